@@ -39,6 +39,7 @@ def distribute(
     layout: Any = None,
     regions: Mapping[str, Any] | None = None,
     recompute: str | Sequence[str] | None = None,
+    repeated: str | None = None,
 ) -> DistributedModel:
     r"""Runs a Keras model's batches on a mesh from now on.
 
@@ -63,10 +64,15 @@ def distribute(
             `mtf.recompute`. Each layer by itself; with a group in the expression, as in
             r"(conv\d_block\d)_.*", those together for which it is the same. `keras.remat` and
             `keras.RematScope` do the same.
+        repeated: A regular expression of the paths of equal layers, each of which takes what the
+            one before gives. They become one loop over a dimension "layers", and their variables
+            one for all of them: so the layout can shard it ("layers:stage": a pipeline), and a
+            deep model compiles as fast as a flat one. With a group in the expression, those
+            layers are one for which it is the same.
 
     Raises:
         ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy;
-            `recompute` matches no layer; or a `mtf.keras.Layer` was loaded from a file.
+            `recompute` or `repeated` matches no layer; those of `repeated` are not equal; or a `mtf.keras.Layer` was loaded from a file.
         LayoutError: A rule of the map matches no variable, or does not fit one; a region
             matches no layer, or two match one; a rule names an axis that the mesh lacks and
             that is not one of its `optional_axes`.
@@ -87,7 +93,7 @@ def distribute(
             layer.check_for_mesh()
     mesh = as_mesh(mesh)
     check_axes(mesh, (mesh.layout, mesh.variable_layout, mesh.optimizer_layout))
-    settings = LayerSettings(regions, recompute, mesh)
+    settings = LayerSettings(regions, recompute, mesh, repeated)
     return DistributedModel(model, mesh, names or {}, layout, settings)
 
 

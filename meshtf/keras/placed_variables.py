@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from meshtf.errors import LayoutError, explain_error
 from meshtf.graph import Tensor
 from meshtf.keras.check import check_processes, has_processes
 from meshtf.keras.layer_settings.patterns import LayerSettings
@@ -15,6 +17,7 @@ from meshtf.keras.layer_settings.region_names import RegionNames
 from meshtf.keras.layout_map import VariableLayouts
 from meshtf.keras.variables import OnMesh, put_on_mesh, state_of
 from meshtf.mesh import NO_CHANGES, Layout, Mesh
+from meshtf.names import Shape
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.check_names import check_layout, check_rules
@@ -23,6 +26,8 @@ from meshtf.tensorflow_import.dimensions.names import unused_name
 from meshtf.tensorflow_import.graph.program import Program, Value
 from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
+from meshtf.tensorflow_import.repeats.plan import LAYERS
+from meshtf.tensorflow_import.repeats.stacks import Repeated
 
 _SEED = "Call keras.utils.set_random_seed with one number in all of them, before the model is made."
 
@@ -72,16 +77,25 @@ class PlacedVariables:
         """Returns where a variable's value is newest, by the variable's identity."""
         return self._states[key]
 
-    def name(self, program: Program, hints: Hints) -> NamedProgram:
+    def name(
+        self, program: Program, hints: Hints, repeated: Repeated | None = None
+    ) -> NamedProgram:
         """Names a program's dimensions. Those of its variables keep these names in later ones.
+
+        Args:
+            program: The program.
+            hints: Names for arguments and variables.
+            repeated: Layers that it repeats; None: none.
 
         Raises:
             ArgumentError: A dimension that was to be renamed does not exist.
             LayoutError: The mesh's layout has a rule for a dimension that does not exist, or a
                 region one that its layers do not have.
         """
-        named = NamedProgram(program, self.names, self.known_names, hints)
+        named = NamedProgram(program, self.names, self.known_names, hints, repeated)
         self._all_names.update(named.names.values())
+        if named.repeats is not None:
+            self._all_names.add(LAYERS)
         check_layout(self.mesh, self._all_names, self.names)
         for pattern, changes in self.settings.regions.items():
             label = f'the region "{pattern}"'
@@ -93,9 +107,39 @@ class PlacedVariables:
         return named
 
     def layout_of(self, named: NamedProgram, mesh: Mesh, value: Value) -> Layout | None:
-        """Returns the layout of a variable of a program; None: that of the mesh."""
-        layout = self._layouts.of(named, value)
-        return self.layout_by_region(mesh, value) if layout is None else layout
+        """Returns the layout of a variable of a program; None: that of the mesh.
+
+        Raises:
+            LayoutError: Those of repeated layers differ.
+        """
+        stack = named.stack_of(value)
+        values = [value] if stack is None else stack.present
+        layouts = [self._layouts.of(named, v) for v in values]
+        if any(layout is not None for layout in layouts):
+            return self._same_layout(values, layouts, mesh)
+        regions = [self.layout_by_region(mesh, v) for v in values]
+        return self._same_layout(values, regions, mesh)
+
+    def _same_layout(
+        self, values: Sequence[Value], layouts: Sequence[Layout | None], mesh: Mesh
+    ) -> Layout | None:
+        layout = layouts[0]
+        for value, other in zip(values, layouts):
+            if other != layout:
+                raise LayoutError(
+                    explain_error(
+                        "the repeated layers have one variable for all of them, and rules of "
+                        "their own for it.",
+                        variables=f"{values[0].path}, {value.path}",
+                        layouts=f"{layout}; {other}",
+                        way_out="Let patterns of the LayoutMap and of `regions` match this "
+                        "variable in all repeated layers, or in none.",
+                    )
+                )
+        if layout is None or len(values) == 1:
+            return layout
+        axes = mesh.variable_layout.axes(LAYERS)
+        return layout.override({LAYERS: "+".join(axes)}) if axes else layout
 
     def layout_by_region(self, mesh: Mesh, value: Value) -> Layout | None:
         """Returns the layout that a variable has by the region of its layer, and as a slot of
@@ -138,18 +182,20 @@ class PlacedVariables:
         for key, value in named.program.on_entry.items():
             if key in self.variables and not self._states[key].is_elsewhere:
                 continue
-            keras_variable = value.variable
-            present = state_of(keras_variable)
-            if present is not None and self._fits(present, named.sizes_of(value)):
+            stack = named.stack_of(value)
+            together = [value.variable] if stack is None else stack.variables
+            present = state_of(value.variable)
+            sizes = Shape(named.variable_shape_of(value)).sizes
+            if present is not None and self._fits(present, together, sizes):
                 self.variables[key] = present.variable
                 self._states[key] = present
                 continue
-            path = path_of(keras_variable).replace("/", ".")
+            path = path_of(value.variable).replace("/", ".")
             name = unused_name(path, used_names.__contains__)
             used_names.add(name)
-            array = np.asarray(keras_variable.numpy())
+            array = np.stack([np.asarray(v.numpy()) for v in together])
             if is_compared:
-                arrays[f"the variable {path_of(keras_variable)}"] = array
+                arrays[f"the variable {path_of(value.variable)}"] = array
             variable = named.variable(
                 self.mesh,
                 value,
@@ -158,13 +204,20 @@ class PlacedVariables:
                 self.layout_of(named, self.mesh, value),
             )
             self.variables[key] = variable
-            self._states[key] = put_on_mesh(keras_variable, variable)
+            self._states[key] = put_on_mesh(together, variable)
         check_processes(self.mesh, arrays, _SEED)
 
-    def _fits(self, state: OnMesh, sizes: Sequence[int]) -> bool:
-        """Whether a variable that another model has put on this mesh can be shared."""
+    def _fits(
+        self, state: OnMesh, together: Sequence[Any], sizes: Sequence[int]
+    ) -> bool:
+        """Whether a variable that is on this mesh can be shared: another model has put it there,
+        or another one of repeated layers.
+        """
         variable = state.variable
-        return variable.mesh is self.mesh and list(variable.shape.sizes) == list(sizes)
+        is_same = all(state_of(v) is state for v in together)
+        is_same = is_same and len(state.hosts) == len(together)
+        is_here = variable.mesh is self.mesh and not state.is_elsewhere
+        return is_same and is_here and list(variable.shape.sizes) == list(sizes)
 
     def drop_unused(self) -> None:
         """Drops variables that nobody has any more, as those of a replaced optimizer: others

@@ -8,7 +8,6 @@ repeats the first one's operations with other variables.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from meshtf.keras.layer_settings.slots import slots_by_variable
 from meshtf.tensorflow_import.graph.program import Repeat
 
 # Their `update_step` depends on the variable's shape only. (Others, such as Muon and Lamb's
@@ -53,7 +53,7 @@ class RepeatedUpdates:
         self._first: dict[Any, tuple[Repeat, dict[str, Any]]] = {}
         if optimizer is not None:
             self._update = optimizer.update_step
-            self._slots = _slots_by_variable(optimizer, variables)
+            self._slots = slots_by_variable(optimizer, variables)
 
     def start(self, graph: tf.Graph) -> None:
         """Starts with a graph; updates in graphs within it are all traced."""
@@ -98,32 +98,3 @@ def repeated(model: Any, method: str) -> Iterator[RepeatedUpdates]:
         yield updates
     finally:
         del optimizer.update_step
-
-
-def _slots_by_variable(
-    optimizer: Any, variables: Sequence[Any]
-) -> Mapping[int, dict[str, Any]]:
-    """Returns for each variable, by its resource, the variable ("") and its slots by the end
-    of their names. Variables whose slots cannot be told by name are left out.
-    """
-    by_prefix: dict[str, list[Any]] = collections.defaultdict(list)
-    for variable in variables:
-        by_prefix[f"{optimizer.name}/{variable.path.replace('/', '_')}_"].append(
-            variable
-        )
-    slots = {id(v.handle): {"": v} for v in variables}
-    for slot in optimizer.variables:
-        matching = [prefix for prefix in by_prefix if slot.path.startswith(prefix)]
-        if matching:
-            prefix = max(matching, key=len)
-            for variable in by_prefix[prefix]:
-                suffix = slot.path.removeprefix(prefix)
-                if suffix in slots[id(variable.handle)]:
-                    slots[id(variable.handle)]["?"] = slot
-                slots[id(variable.handle)][suffix] = slot
-    alone = {
-        id(v.handle) for group in by_prefix.values() if len(group) == 1 for v in group
-    }
-    return {
-        key: names for key, names in slots.items() if key in alone and "?" not in names
-    }

@@ -29,6 +29,7 @@ from meshtf.mesh.axes import caller_stacklevel
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.tensorflow_import.graph.program import Program
 from meshtf.tensorflow_import.graph.read import read_function
+from meshtf.tensorflow_import.repeats.stacks import Repeated
 from meshtf.tensorflow_import.without_running import abstract_function, abstract_mesh
 
 _MANY_SHAPES = 3  # two are usual: the last batch is smaller
@@ -73,7 +74,7 @@ class TracedStep:
         for value, name in zip(program.inputs, hints.arguments):
             value.path = name or value.path
         with _timed(self.seconds, "import"):
-            self.program = placed.name(program, hints)
+            self.program = placed.name(program, hints, _repeated(model, placed))
         self._outputs = [v for v in program.outputs if v.is_tensor]
         self._states: list[OnMesh] = []
         self._updated: list[OnMesh] = []
@@ -146,6 +147,17 @@ class TracedStep:
             )
             for x, value in zip(tensors_of(batch), named.program.inputs)
         ]
+
+
+def _repeated(model: Any, placed: PlacedVariables) -> Repeated | None:
+    """Returns the layers that a model repeats, if the user has named them."""
+    layers = placed.settings.repeated
+    if layers is None:
+        return None
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and not optimizer.built:
+        optimizer = None
+    return layers.variables(optimizer, model.trainable_variables)
 
 
 def warn_of_shapes(name: str, steps: Mapping[Any, TracedStep]) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,11 +46,11 @@ class StepCheck:
 
 
 class OnMesh:
-    """Where a variable's value is newest.
+    """Where a variable's value is newest; or those of the same variable of repeated layers.
 
     Attributes:
-        host: The TensorFlow variable.
-        variable: The mesh's variable.
+        hosts: The TensorFlow variable, or that of each layer.
+        variable: The mesh's variable: that of repeated layers has a dimension for them first.
         mesh_is_newer: A step changed it, and the host has not read it.
         host_is_newer: The host may have changed it, and no step has read it.
         is_elsewhere: Another mesh has the variable now.
@@ -58,8 +58,8 @@ class OnMesh:
 
     _tracing = False
 
-    def __init__(self, host: tf.Variable, variable: Variable) -> None:
-        self.host = host
+    def __init__(self, hosts: Sequence[tf.Variable], variable: Variable) -> None:
+        self.hosts = list(hosts)
         self.variable = variable
         self.mesh_is_newer = False
         self.host_is_newer = False
@@ -68,6 +68,10 @@ class OnMesh:
         self._check: StepCheck | None = None
         # References to the graphs of functions, as long as somebody has them.
         self._traces: set[weakref.ref[Any]] = set()
+
+    @property
+    def _is_stack(self) -> bool:
+        return len(self.hosts) > 1
 
     @property
     def in_traces(self) -> bool:
@@ -84,20 +88,22 @@ class OnMesh:
             if self._check is not None:
                 self._check()
             self.mesh_is_newer = False
+            value = self.variable.numpy()
             with tf.init_scope():
-                self.host.assign(self.variable.numpy().reshape(self.host.shape))
+                for host, x in zip(self.hosts, value if self._is_stack else [value]):
+                    host.assign(x.reshape(host.shape))
             self.host_is_newer = False
 
     def to_mesh(self) -> None:
         """Sends the value to the mesh, if the host has a newer one."""
         if self.is_elsewhere:
             raise PlanError(
-                f"The variable {self.host.name} is on another mesh now, since a model that "
+                f"The variable {self.hosts[0].name} is on another mesh now, since a model that "
                 "has it was distributed there. Call mtf.keras.distribute again for this model."
             )
         if self.host_is_newer or self.in_traces:
             self.host_is_newer = False
-            value = np.asarray(self.host.numpy())
+            value = np.stack([np.asarray(host.numpy()) for host in self.hosts])
             self.variable.assign(value.reshape(self.variable.shape.sizes))
 
     def changed_by_step(self, check: StepCheck | None) -> None:
@@ -118,8 +124,10 @@ class OnMesh:
                 self.host_is_newer = True
 
     def before_assign(self) -> None:
-        """Is called before all of the host's copy is written: there is nothing to bring."""
-        if tf.executing_eagerly() and not OnMesh._tracing:
+        """Is called before all of the host's copy is written: there is nothing to bring, but for
+        other layers.
+        """
+        if tf.executing_eagerly() and not OnMesh._tracing and not self._is_stack:
             self.mesh_is_newer = False
 
     @contextlib.contextmanager
@@ -163,18 +171,20 @@ def tracing() -> Iterator[None]:
         OnMesh._tracing = before
 
 
-def put_on_mesh(keras_variable: Any, variable: Variable) -> OnMesh:
-    """Makes the value of a Keras variable that of a mesh's variable."""
-    before = state_of(keras_variable)
-    if before is not None:
-        before.to_host()
-        before.is_elsewhere = True
-    host = _host_of(keras_variable)
-    state = OnMesh(host, variable)
-    host.__dict__["_meshtf"] = state
-    if before is None:
-        cls: Any = type(host)
-        host.__class__ = _host_class(cls)
+def put_on_mesh(keras_variables: Sequence[Any], variable: Variable) -> OnMesh:
+    """Makes the value of a Keras variable that of a mesh's variable; those of repeated layers
+    that of one.
+    """
+    for before in map(state_of, keras_variables):
+        if before is not None:
+            before.to_host()
+            before.is_elsewhere = True
+    state = OnMesh([_host_of(v) for v in keras_variables], variable)
+    for host in state.hosts:
+        if "_meshtf" not in host.__dict__:
+            cls: Any = type(host)
+            host.__class__ = _host_class(cls)
+        host.__dict__["_meshtf"] = state
     return state
 
 

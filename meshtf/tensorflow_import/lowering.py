@@ -38,6 +38,8 @@ class Lowering:
         replicated: By kind, how many operations run replicated.
         reasons: By the node's identity, why an operation runs replicated, although the
             analysis has a rule for it.
+        sizes: Those of dimensions in a part of the program that runs with other ones, by their
+            names and sizes in the program.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Lowering:
         self.analysis = analysis
         self.mesh = mesh
         self.replicated: collections.Counter[str] = collections.Counter()
+        self.sizes: dict[tuple[str, int], int] = {}
         self._extra_names = 0
         self._used: set[int] | None = None
         self.reasons: dict[int, str] = {}
@@ -91,19 +94,31 @@ class Lowering:
         """
         program = self.program
         self._tensors = {id(v): x for v, x in zip(program.inputs, inputs)}
-        for key, value in program.on_entry.items():
-            variable = self._variables[key]
-            self._tensors[id(value)] = self.named_as(variable, value)
-        self.run_nodes(program.nodes)
-        updates = {}
-        for key, value in program.updates.items():
-            entry = program.on_entry[key]
-            updates[key] = self.full(value, entry)
+        self.read_variables()
+        self.run_program()
+        updates = self.updates()
         outputs = [
             self.full(value, value) for value in program.outputs if value.is_tensor
         ]
         # An output may be a variable, which is read before it is assigned to.
         return [x.tensor() if isinstance(x, Variable) else x for x in outputs], updates
+
+    def read_variables(self) -> None:
+        """Says what the values on entry are."""
+        for key, value in self.program.on_entry.items():
+            self.set([value], [self.named_as(self._variables[key], value)])
+
+    def run_program(self) -> None:
+        """Runs all nodes."""
+        self.run_nodes(self.program.nodes)
+
+    def updates(self) -> dict[int, Tensor]:
+        """Returns the new values of variables, by identity."""
+        program = self.program
+        return {
+            key: self.full(value, program.on_entry[key])
+            for key, value in program.updates.items()
+        }
 
     def run_nodes(self, nodes: Sequence[Node]) -> None:
         """Runs nodes in their order."""
@@ -200,7 +215,10 @@ class Lowering:
 
     def shape_of(self, atoms: Sequence[Atom]) -> str:
         """Returns the named shape of atoms."""
-        return "; ".join(f"{self._names[a]}:{a.size}" for a in flat(atoms))
+        named = [(self._names[a], a.size) for a in flat(atoms)]
+        return "; ".join(
+            f"{name}:{self.sizes.get((name, size), size)}" for name, size in named
+        )
 
     def aligned(self, value: Value, axes: Sequence[Any]) -> Tensor:
         """Returns a value with the names of other axes; None among them asks for nothing. Where

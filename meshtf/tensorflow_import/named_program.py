@@ -12,6 +12,7 @@ import tensorflow as tf
 from meshtf.function.function import Function
 from meshtf.graph import Tensor
 from meshtf.mesh import Layout, Mesh
+from meshtf.names import Shape
 from meshtf.ops.control.seeds import seed
 from meshtf.ops.variables.fill import zeros
 from meshtf.runtime.storage.asarray import asarray
@@ -22,8 +23,11 @@ from meshtf.tensorflow_import.dimensions.hints import Hints
 from meshtf.tensorflow_import.dimensions.names import clashing_names, name_dimensions
 from meshtf.tensorflow_import.dimensions.projections import hint_projections
 from meshtf.tensorflow_import.dimensions.search import fewest_renames
-from meshtf.tensorflow_import.graph.program import Program, Value
+from meshtf.tensorflow_import.graph.program import Node, Program, Value
 from meshtf.tensorflow_import.lowering import Lowering
+from meshtf.tensorflow_import.repeats.plan import LAYERS, Repeats
+from meshtf.tensorflow_import.repeats.run import RepeatedLowering
+from meshtf.tensorflow_import.repeats.stacks import Repeated, Stack
 from meshtf.tensorflow_import.rules.all_rules import all_rules
 from meshtf.tensorflow_import.rules.replicated import run_replicated
 
@@ -35,6 +39,7 @@ class NamedProgram:
         program: The program.
         analysis: Its dimensions.
         names: By atom, its name.
+        repeats: The layers that it repeats; None: there are none.
         lowering: The last run; None before the first one.
     """
 
@@ -44,6 +49,7 @@ class NamedProgram:
         renames: Mapping[str, str] | None = None,
         known: Mapping[int, Sequence[str]] | None = None,
         hints: Hints | None = None,
+        repeated: Repeated | None = None,
     ) -> None:
         """Analyses a program.
 
@@ -52,10 +58,11 @@ class NamedProgram:
             renames: New names of dimensions, by those that they would get.
             known: By identity of a variable, names that its dimensions have already.
             hints: Names for arguments and variables; None: by types and paths.
+            repeated: Layers that it repeats, which run as a loop; None: there are none.
 
         Raises:
             ArgumentError: A name in `renames` is none of a dimension, or two dimensions of an
-                operation would have one name.
+                operation would have one name; or the layers are no loop.
         """
         self.program = program
         self.lowering: Lowering | None = None
@@ -75,6 +82,9 @@ class NamedProgram:
         self.names = {atom: renames.get(name, name) for atom, name in old.items()}
         clashes = clashing_names(self.analysis, self.names) if renames else ()
         check_renames(renames, set(old.values()), set(self.names.values()), clashes)
+        self.repeats: Repeats | None = None
+        if repeated is not None:
+            self.repeats = Repeats(program, repeated, self._is_uniform)
 
     def shape_of(self, value: Value) -> str:
         """Returns the named shape of a value, such as "batch:8; length:16"."""
@@ -88,6 +98,17 @@ class NamedProgram:
     def sizes_of(self, value: Value) -> list[int]:
         """Returns the sizes of a value's atoms: its axes, the merged ones apart."""
         return [atom.size for atom in self.analysis.atoms_of(value)]
+
+    def stack_of(self, entry: Value) -> Stack | None:
+        """Returns the variables of repeated layers that one variable of the mesh stores, by a
+        value on entry; None: it has one of its own.
+        """
+        return None if self.repeats is None else self.repeats.stack_of(entry)
+
+    def variable_shape_of(self, entry: Value) -> str:
+        """Returns the named shape of the mesh's variable for a value on entry."""
+        stack, shape = self.stack_of(entry), self.shape_of(entry)
+        return shape if stack is None else f"{LAYERS}:{len(stack.values)}; {shape}"
 
     def replicated(self) -> dict[int, str]:
         """Returns, by the node's identity, why operations run replicated: all of them only
@@ -104,25 +125,26 @@ class NamedProgram:
         read: Callable[[], Any] | None = None,
         layout: Layout | None = None,
     ) -> Variable:
-        """Returns a variable on a mesh for one of the function's.
+        """Returns a variable on a mesh for one of the function's, or for those of all repeated
+        layers.
 
         Args:
             mesh: The mesh.
             entry: The variable's value on entry.
             name: What it is called.
-            read: Returns its initial value, an array; None: it begins with zeros.
+            read: Returns its initial value, an array, of repeated layers [layers, ...]; None: it
+                begins with zeros.
             layout: Its layout; None: that of the mesh.
         """
 
         def initial(mesh: Mesh, shape: Any, name: str) -> Tensor:
             if read is None:
                 return zeros(mesh, shape, entry.dtype.name)
-            array = np.asarray(read()).reshape(self.sizes_of(entry))
-            return asarray(mesh, array, shape)
+            return asarray(mesh, np.asarray(read()).reshape(Shape(shape).sizes), shape)
 
         return Variable(
             mesh,
-            self.shape_of(entry),
+            self.variable_shape_of(entry),
             initial,
             name=name,
             dtype=entry.dtype.name,
@@ -176,7 +198,15 @@ class NamedProgram:
         """
         rules = {kind: rule.lower for kind, rule in all_rules().items()}
         rules["replicated"] = run_replicated
-        self.lowering = Lowering(
-            self.program, self.analysis, self.names, mesh, rules, variables
-        )
+        args = (self.program, self.analysis, self.names, mesh, rules, variables)
+        if self.repeats is None:
+            self.lowering = Lowering(*args)
+        else:
+            self.lowering = RepeatedLowering(*args, repeats=self.repeats)
         return self.lowering
+
+    def _is_uniform(self, node: Node) -> bool:
+        """Whether a node computes the same of an entry of a stack as of the stack."""
+        rule = all_rules().get(node.kind)
+        is_sharded = id(node) not in self.analysis.replicated
+        return rule is not None and rule.is_uniform and is_sharded

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshtf.function.function import Function
 from meshtf.mesh import Layout, Mesh
+from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.graph.program import Value
 from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
@@ -49,13 +50,15 @@ def abstract_function(
         mesh: An abstract mesh.
         layout_of: The layout of a variable, by its value on entry; None: that of the mesh.
     """
-    variables = {
-        key: named.variable(
-            mesh,
-            value,
-            f"{path_of(value.variable).replace('/', '.')}.{k}",
-            layout=layout_of(mesh, value),
+    variables: dict[int, Variable] = {}
+    for k, (key, value) in enumerate(named.program.on_entry.items()):
+        if key in variables:
+            continue  # another one of repeated layers, which have one for all of them
+        path = path_of(value.variable).replace("/", ".")
+        variable = named.variable(
+            mesh, value, f"{path}.{k}", layout=layout_of(mesh, value)
         )
-        for k, (key, value) in enumerate(named.program.on_entry.items())
-    }
+        stack = named.stack_of(value)
+        for each in [value.variable] if stack is None else stack.variables:
+            variables[id(each)] = variable
     return named.function(name, mesh, variables)

@@ -7,7 +7,9 @@ twice.)
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
@@ -43,12 +45,15 @@ class LayerCalls:
         # What a pattern says to recompute. Within it nothing else is a section of its own.
         self._by_pattern: object = None
         self._groups: dict[tuple[str | None, ...], object] = {}
+        # How often layers that the model repeats were called, by path.
+        self._num_calls: collections.Counter[str] = collections.Counter()
 
     def start(self) -> None:
         """Starts with a graph. (A function that makes variables is traced twice.)"""
         self.sections.clear()
         self._graphs.clear()
         self._groups.clear()
+        self._num_calls.clear()
 
     def note_lines(self, graph: tf.Graph) -> None:
         """Notes the user's lines of a step's operations outside of layers."""
@@ -96,8 +101,9 @@ class LayerCalls:
         changes = self._settings.region_of(path)
         group = self._settings.recomputed_group(path)
         label = path or layer.path or layer.name
+        section = Section(label, changes, repeat=self._repeat_of(path))
         if group is None or self._by_pattern is not None:
-            with self._section(Section(label, changes)):
+            with self._section(section):
                 yield
             return
         # Calls of layers of one group are computed again together, others each for itself.
@@ -105,10 +111,24 @@ class LayerCalls:
             self._groups.setdefault(group, object()) if group else object()
         )
         try:
-            with self._section(Section(label, changes, self._by_pattern)):
+            with self._section(
+                dataclasses.replace(section, recomputed=self._by_pattern)
+            ):
                 yield
         finally:
             self._by_pattern = None
+
+    def _repeat_of(self, path: str) -> tuple[int, int] | None:
+        """Returns for a layer that is called, if the model repeats it, the index of the call and
+        that of the layer.
+        """
+        repeated = self._settings.repeated
+        key = None if repeated is None else repeated.key_of(path)
+        if repeated is None or key is None:
+            return None
+        call = self._num_calls[path]
+        self._num_calls[path] += 1
+        return call, repeated.index_of(key)
 
     @contextlib.contextmanager
     def optimizer(self, optimizer: Any) -> Iterator[None]:

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from meshtf.errors import ArgumentError, LayoutError, explain_error
+from meshtf.keras.layer_settings.repeated import RepeatedLayers
 from meshtf.keras.layout_map import check_axes, similar_paths
 from meshtf.mesh import NO_CHANGES, Layout, Mesh
 
@@ -23,17 +24,21 @@ class LayerSettings:
     Attributes:
         regions: By pattern, changes of the layout for the layers that it matches.
         recompute: Patterns of the layers that the backward pass computes again.
+        repeated: The layers that the model repeats; None: nothing is said of them.
         matched: By pattern, and by the path of a layer that it matches, identities of the
             layer's variables.
     """
 
-    def __init__(self, regions: Any, recompute: Any, mesh: Mesh) -> None:
+    def __init__(
+        self, regions: Any, recompute: Any, mesh: Mesh, repeated: Any = None
+    ) -> None:
         """Reads patterns.
 
         Args:
             regions: By pattern, changes of the layout; None: there are none.
             recompute: Patterns, or one; None: there are none.
             mesh: Where the model runs.
+            repeated: A pattern of the layers that the model repeats; None: of none.
 
         Raises:
             ArgumentError: One of them has another type, or a pattern is no regular expression.
@@ -59,13 +64,16 @@ class LayerSettings:
                 f'"encoder/layer_\\d+"; it is a {type(recompute).__name__}'
             )
         self.recompute = [_checked(pattern, "recompute") for pattern in patterns]
+        self.repeated: RepeatedLayers | None = None
+        if repeated is not None:
+            self.repeated = RepeatedLayers(_checked(repeated, "repeated"))
         self.matched: dict[str, dict[str, set[int]]] = {}
         self._paths: dict[int, str] = {}
         self._of_variables: dict[int, Layout] = {}
         self._paths_within: dict[str, set[str]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.regions or self.recompute)
+        return bool(self.regions or self.recompute or self.repeated)
 
     def region_of(self, path: str) -> Layout:
         """Returns the changes of the layout for a layer, by its path; "" is none."""
@@ -99,6 +107,8 @@ class LayerSettings:
         """
         layers = list(layers_within(model))
         self._check([path for _, path in layers])
+        if self.repeated is not None:
+            self.repeated.use(layers)
         self._paths = {id(layer): path for layer, path in layers}
         for pattern in (*self.regions, *self.recompute):
             matched = self.matched.setdefault(pattern, {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Node
@@ -14,7 +14,13 @@ class Rule:
     """What an operation says of its dimensions, and what it is in named operations.
 
     Both methods raise `NoRule` for a form that must run replicated.
+
+    Attributes:
+        is_uniform: Whether it computes the same of tensors that have one further dimension, for
+            each entry of that.
     """
+
+    is_uniform: ClassVar[bool] = False
 
     def dimensions(self, analysis: Analysis, node: Node) -> None:
         """Says which axes of the operands and results are the same: those of the first operand

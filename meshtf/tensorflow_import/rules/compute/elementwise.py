@@ -76,6 +76,8 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 class Unary(Rule):
     """An operation of one tensor."""
 
+    is_uniform = True
+
     def lower(self, lowering: Lowering, node: Node) -> Any:
         return UNARY[node.kind](lowering.tensor(node.inputs[0]))
 
@@ -100,6 +102,8 @@ class Cast(Unary):
 class Binary(BroadcastRule):
     """An operation of two tensors that broadcast."""
 
+    is_uniform = True
+
     def lower(self, lowering: Lowering, node: Node) -> Any:
         output = node.outputs[0]
         x, y = operands(lowering, node)
@@ -118,6 +122,8 @@ class Binary(BroadcastRule):
 class Select(BroadcastRule):
     """`where`."""
 
+    is_uniform = True
+
     def lower(self, lowering: Lowering, node: Node) -> Any:
         output = node.outputs[0]
         condition, x, y = operands(lowering, node)
@@ -132,6 +138,8 @@ class Select(BroadcastRule):
 @rule("AddN")
 class AddN(BroadcastRule):
     """A sum of tensors."""
+
+    is_uniform = True
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         return add_n([lowering.full(v, node.outputs[0]) for v in node.inputs])

@@ -41,6 +41,8 @@ def _axes(node: Node) -> set[int]:
 class Reduce(Rule):
     """A sum, mean, maximum or the like over some axes."""
 
+    is_uniform = True
+
     def dimensions(self, analysis: Analysis, node: Node) -> None:
         gone, axes = _axes(node), analysis.of(node.inputs[0])
         keeps = node.attributes.get("keep_dims")
@@ -66,16 +68,22 @@ class Reduce(Rule):
 class L2Loss(Rule):
     """Half of the sum of squares."""
 
+    is_uniform = True
+
     def dimensions(self, analysis: Analysis, node: Node) -> None:
         analysis.set(node.outputs[0], [])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        return reduce_sum(square(lowering.tensor(node.inputs[0]))) * 0.5
+        names = lowering.names(lowering.analysis.atoms_of(node.inputs[0]))
+        squares = square(lowering.tensor(node.inputs[0]))
+        return (reduce_sum(squares, names) if names else squares) * 0.5
 
 
 @rule("ArgMax", "ArgMin")
 class ArgMax(Reduce):
     """The place of the largest or smallest element."""
+
+    is_uniform = False
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         (axis,) = _axes(node)

@@ -1,0 +1,1 @@
+"""Layers that a model repeats, as one loop over a dimension of layers."""
