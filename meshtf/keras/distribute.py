@@ -72,7 +72,8 @@ def distribute(
 
     Raises:
         ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy;
-            `recompute` or `repeated` matches no layer; those of `repeated` are not equal; or a `mtf.keras.Layer` was loaded from a file.
+            `recompute` or `repeated` matches no layer; or a `mtf.keras.Layer` was loaded from a
+            file.
         LayoutError: A rule of the map matches no variable, or does not fit one; a region
             matches no layer, or two match one; a rule names an axis that the mesh lacks and
             that is not one of its `optional_axes`.

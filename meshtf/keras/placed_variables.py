@@ -26,8 +26,7 @@ from meshtf.tensorflow_import.dimensions.names import unused_name
 from meshtf.tensorflow_import.graph.program import Program, Value
 from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
-from meshtf.tensorflow_import.repeats.plan import LAYERS
-from meshtf.tensorflow_import.repeats.stacks import Repeated
+from meshtf.tensorflow_import.repeats.stacks import LAYERS, Repeated
 
 _SEED = "Call keras.utils.set_random_seed with one number in all of them, before the model is made."
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from meshtf.graph import Tensor, context, current
 from meshtf.graph.recorder import RecomputeGroup
 from meshtf.mesh import Mesh
-from meshtf.names import Source
+from meshtf.names import Dimension, Shape, Source
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.ops.shapes.reshape import flatten, rename, transpose, unflatten
@@ -316,8 +316,10 @@ class Lowering:
         array = np.asarray(array)
         if array.size == 1:
             return array.item()
-        sizes = [atom.size for atom in self.analysis.atoms_of(value)]
-        return constant(self.mesh, array.reshape(sizes), self.shape(value))
+        # A part of the program that runs with other sizes takes its part of it.
+        atoms = self.analysis.atoms_of(value)
+        shape = [Dimension(self._names[atom], atom.size) for atom in atoms]
+        return constant(self.mesh, array.reshape([d.size for d in shape]), Shape(shape))
 
     @contextlib.contextmanager
     def _within(

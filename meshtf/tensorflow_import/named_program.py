@@ -25,9 +25,9 @@ from meshtf.tensorflow_import.dimensions.projections import hint_projections
 from meshtf.tensorflow_import.dimensions.search import fewest_renames
 from meshtf.tensorflow_import.graph.program import Node, Program, Value
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.repeats.plan import LAYERS, Repeats
+from meshtf.tensorflow_import.repeats.plan import Repeats
 from meshtf.tensorflow_import.repeats.run import RepeatedLowering
-from meshtf.tensorflow_import.repeats.stacks import Repeated, Stack
+from meshtf.tensorflow_import.repeats.stacks import LAYERS, Repeated, Stack
 from meshtf.tensorflow_import.rules.all_rules import all_rules
 from meshtf.tensorflow_import.rules.replicated import run_replicated
 

@@ -6,8 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from meshtf.errors import ArgumentError, LayoutError, explain_error, near_misses
 from meshtf.mesh import Layout, Mesh
+from meshtf.tensorflow_import.repeats.stacks import LAYERS
 
 _WAY_OUT = "Print `dimensions` for all names, their sizes and variables."
+_WAYS_OUT = {
+    LAYERS: "To shard equal layers of a Keras model, name them: "
+    'mtf.keras.distribute(..., repeated=r"block_\\d+").'
+}
 
 
 def check_renames(
@@ -90,6 +95,6 @@ def check_rules(
                 layout=layout,
                 similar=near_misses(name, names) or "none",
                 dimensions=", ".join(sorted(names)),
-                way_out=_WAY_OUT,
+                way_out=_WAYS_OUT.get(name, _WAY_OUT),
             )
         )

@@ -254,6 +254,11 @@ def _check_same(first: Sequence[Node], other: Sequence[Node]) -> None:
     for a, b in zip(first, other):
         if a.kind in EFFECTS:
             raise _refusal(f"{a.path} prints or asserts something", a)
+        layouts = [n.section.layout if n.section else None for n in (a, b)]
+        if layouts[0] != layouts[1]:
+            raise _refusal(
+                f'`regions` says "{layouts[0]}" of one and "{layouts[1]}" of another', b
+            )
         if not _is_same_node(a, b):
             raise _refusal(f"one has {_told(a)}, another one {_told(b)}", b)
     if len(first) != len(other):
@@ -270,8 +275,6 @@ def _told(node: Node) -> str:
 def _is_same_node(a: Node, b: Node) -> bool:
     """Whether two nodes compute the same of corresponding operands."""
     if a.kind != b.kind or len(a.inputs) != len(b.inputs):
-        return False
-    if a.section and b.section and a.section.layout != b.section.layout:
         return False
     for x, y in zip([*a.inputs, *a.outputs], [*b.inputs, *b.outputs]):
         if x.shape != y.shape or x.dtype != y.dtype:

@@ -14,8 +14,6 @@ from meshtf.tensorflow_import.repeats.loops import Loop, loops_of
 from meshtf.tensorflow_import.repeats.packs import packs_of
 from meshtf.tensorflow_import.repeats.stacks import Repeated, Stack, Stacks
 
-LAYERS = "layers"  # the dimension of a stack
-
 
 @dataclasses.dataclass(eq=False)
 class Gradients:

@@ -16,8 +16,8 @@ from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.repeats.loops import Loop
-from meshtf.tensorflow_import.repeats.plan import LAYERS, Gradients, Repeats
-from meshtf.tensorflow_import.repeats.stacks import Stack
+from meshtf.tensorflow_import.repeats.plan import Gradients, Repeats
+from meshtf.tensorflow_import.repeats.stacks import LAYERS, Stack
 
 
 class RepeatedLowering(Lowering):

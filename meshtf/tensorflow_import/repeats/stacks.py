@@ -8,6 +8,8 @@ from typing import Any
 
 from meshtf.tensorflow_import.graph.program import Value
 
+LAYERS = "layers"  # the dimension of a stack
+
 
 @dataclasses.dataclass(eq=False)
 class Stack:
