@@ -32,6 +32,8 @@ def abstract_mesh(mesh: Mesh) -> Mesh:
         stages=mesh.stages,
         strict=mesh.strict,
         bucket_bytes=mesh.bucket_bytes,
+        microbatches=mesh.microbatches,
+        repeats=mesh.repeats,
         optional_axes=[*mesh.optional_axes, *sorted(named - set(mesh.axes))],
     )
 
