@@ -39,7 +39,7 @@ def distribute(
     layout: Any = None,
     regions: Mapping[str, Any] | None = None,
     recompute: str | Sequence[str] | None = None,
-    repeated: str | None = None,
+    repeated: str | Sequence[str] | None = None,
 ) -> DistributedModel:
     r"""Runs a Keras model's batches on a mesh from now on.
 
@@ -65,10 +65,10 @@ def distribute(
             r"(conv\d_block\d)_.*", those together for which it is the same. `keras.remat` and
             `keras.RematScope` do the same.
         repeated: A regular expression of the paths of equal layers, each of which takes what the
-            one before gives. They become one loop over a dimension "layers", and their variables
-            one for all of them: so the layout can shard it ("layers:stage": a pipeline), and a
-            deep model compiles as fast as a flat one. With a group in the expression, those
-            layers are one for which it is the same.
+            one before gives; or several, as of an encoder's and a decoder's. They become one loop
+            over a dimension "layers", and their variables one for all of them: so the layout can
+            shard it ("layers:stage": a pipeline), and a deep model compiles as fast as a flat
+            one. With a group in the expression, those layers are one for which it is the same.
 
     Raises:
         ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy;

@@ -77,14 +77,14 @@ class PlacedVariables:
         return self._states[key]
 
     def name(
-        self, program: Program, hints: Hints, repeated: Repeated | None = None
+        self, program: Program, hints: Hints, repeated: Sequence[Repeated] = ()
     ) -> NamedProgram:
         """Names a program's dimensions. Those of its variables keep these names in later ones.
 
         Args:
             program: The program.
             hints: Names for arguments and variables.
-            repeated: Layers that it repeats; None: none.
+            repeated: Groups of layers that it repeats.
 
         Raises:
             ArgumentError: A dimension that was to be renamed does not exist.

@@ -149,15 +149,15 @@ class TracedStep:
         ]
 
 
-def _repeated(model: Any, placed: PlacedVariables) -> Repeated | None:
-    """Returns the layers that a model repeats, if the user has named them."""
-    layers = placed.settings.repeated
-    if layers is None:
-        return None
+def _repeated(model: Any, placed: PlacedVariables) -> list[Repeated]:
+    """Returns the layers that a model repeats, which the user has named."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not optimizer.built:
         optimizer = None
-    return layers.variables(optimizer, model.trainable_variables)
+    return [
+        layers.variables(optimizer, model.trainable_variables)
+        for layers in placed.settings.repeated
+    ]
 
 
 def warn_of_shapes(name: str, steps: Mapping[Any, TracedStep]) -> None:

@@ -49,7 +49,7 @@ class NamedProgram:
         renames: Mapping[str, str] | None = None,
         known: Mapping[int, Sequence[str]] | None = None,
         hints: Hints | None = None,
-        repeated: Repeated | None = None,
+        repeated: Sequence[Repeated] = (),
     ) -> None:
         """Analyses a program.
 
@@ -58,7 +58,7 @@ class NamedProgram:
             renames: New names of dimensions, by those that they would get.
             known: By identity of a variable, names that its dimensions have already.
             hints: Names for arguments and variables; None: by types and paths.
-            repeated: Layers that it repeats, which run as a loop; None: there are none.
+            repeated: Groups of layers that it repeats: each runs as a loop.
 
         Raises:
             ArgumentError: A name in `renames` is none of a dimension, or two dimensions of an
@@ -83,7 +83,7 @@ class NamedProgram:
         clashes = clashing_names(self.analysis, self.names) if renames else ()
         check_renames(renames, set(old.values()), set(self.names.values()), clashes)
         self.repeats: Repeats | None = None
-        if repeated is not None:
+        if repeated:
             self.repeats = Repeats(program, repeated, self._is_uniform)
 
     def shape_of(self, value: Value) -> str:

@@ -118,17 +118,17 @@ class LayerCalls:
         finally:
             self._by_pattern = None
 
-    def _repeat_of(self, path: str) -> tuple[int, int] | None:
-        """Returns for a layer that is called, if the model repeats it, the index of the call and
-        that of the layer.
+    def _repeat_of(self, path: str) -> tuple[int, int, int] | None:
+        """Returns for a layer that is called, if the model repeats it, the index of its group,
+        that of the call and that of the layer.
         """
-        repeated = self._settings.repeated
-        key = None if repeated is None else repeated.key_of(path)
-        if repeated is None or key is None:
-            return None
-        call = self._num_calls[path]
-        self._num_calls[path] += 1
-        return call, repeated.index_of(key)
+        for group, repeated in enumerate(self._settings.repeated):
+            key = repeated.key_of(path)
+            if key is not None:
+                call = self._num_calls[path]
+                self._num_calls[path] += 1
+                return group, call, repeated.index_of(key)
+        return None
 
     @contextlib.contextmanager
     def optimizer(self, optimizer: Any) -> Iterator[None]:

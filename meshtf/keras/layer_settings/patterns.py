@@ -24,7 +24,7 @@ class LayerSettings:
     Attributes:
         regions: By pattern, changes of the layout for the layers that it matches.
         recompute: Patterns of the layers that the backward pass computes again.
-        repeated: The layers that the model repeats; None: nothing is said of them.
+        repeated: Groups of layers that the model repeats.
         matched: By pattern, and by the path of a layer that it matches, identities of the
             layer's variables.
     """
@@ -38,7 +38,7 @@ class LayerSettings:
             regions: By pattern, changes of the layout; None: there are none.
             recompute: Patterns, or one; None: there are none.
             mesh: Where the model runs.
-            repeated: A pattern of the layers that the model repeats; None: of none.
+            repeated: Patterns of layers that the model repeats, or one; None: there are none.
 
         Raises:
             ArgumentError: One of them has another type, or a pattern is no regular expression.
@@ -57,16 +57,10 @@ class LayerSettings:
         check_axes(mesh, self.regions.values())
         for changes in self.regions.values():
             mesh.layout_in(changes)  # checks it
-        patterns = [recompute] if isinstance(recompute, str) else recompute or ()
-        if not isinstance(patterns, Sequence):
-            raise ArgumentError(
-                "`recompute` is a pattern of layers, or a list of them, such as "
-                f'"encoder/layer_\\d+"; it is a {type(recompute).__name__}'
-            )
-        self.recompute = [_checked(pattern, "recompute") for pattern in patterns]
-        self.repeated: RepeatedLayers | None = None
-        if repeated is not None:
-            self.repeated = RepeatedLayers(_checked(repeated, "repeated"))
+        self.recompute = _patterns(recompute, "recompute")
+        self.repeated = [
+            RepeatedLayers(pattern) for pattern in _patterns(repeated, "repeated")
+        ]
         self.matched: dict[str, dict[str, set[int]]] = {}
         self._paths: dict[int, str] = {}
         self._of_variables: dict[int, Layout] = {}
@@ -107,8 +101,8 @@ class LayerSettings:
         """
         layers = list(layers_within(model))
         self._check([path for _, path in layers])
-        if self.repeated is not None:
-            self.repeated.use(layers)
+        for repeated in self.repeated:
+            repeated.use(layers)
         self._paths = {id(layer): path for layer, path in layers}
         for pattern in (*self.regions, *self.recompute):
             matched = self.matched.setdefault(pattern, {})
@@ -191,6 +185,21 @@ def inner_layers(values: Iterable[Any]) -> Iterator[Any]:
             yield from inner_layers(value.values())
         elif isinstance(value, (list, tuple)):
             yield from inner_layers(value)
+
+
+def _patterns(patterns: Any, argument: str) -> list[str]:
+    """Returns patterns of layers: an argument that is one, a list of them, or None.
+
+    Raises:
+        ArgumentError: It is something else.
+    """
+    patterns = [patterns] if isinstance(patterns, str) else patterns or ()
+    if not isinstance(patterns, Sequence):
+        raise ArgumentError(
+            f"`{argument}` is a pattern of layers, or a list of them, such as "
+            f'"encoder/layer_\\d+"; it is a {type(patterns).__name__}'
+        )
+    return [_checked(pattern, argument) for pattern in patterns]
 
 
 def _checked(pattern: Any, argument: str) -> str:

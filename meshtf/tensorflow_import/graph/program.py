@@ -68,15 +68,15 @@ class Section:
         recomputed: What the backward pass computes again, as in `mtf.recompute`: sections with
             the same object are computed again together. None: its tensors are kept.
         source: The user's line, of operations outside of layers; None: unknown.
-        repeat: Of layers that a model repeats: the index of the call of them, and that of the
-            layer. None: it is in none.
+        repeat: Of layers that a model repeats: the index of the group of layers, that of the call
+            of them, and that of the layer. None: it is in none.
     """
 
     layer: str = ""
     layout: Layout = NO_CHANGES
     recomputed: object = None
     source: Source | None = None
-    repeat: tuple[int, int] | None = None
+    repeat: tuple[int, int, int] | None = None
 
     def within(self, outer: Section) -> Section:
         """Returns the section as one within another, whose settings it changes."""

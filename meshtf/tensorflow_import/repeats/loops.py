@@ -43,6 +43,7 @@ class Loop:
     """Layers with the same operations.
 
     Attributes:
+        num_layers: How many there are.
         nodes: Those of the first layer.
         carries: What is handed on.
         scanned: What is each layer's own.
@@ -52,6 +53,7 @@ class Loop:
         all_nodes: Those of all layers.
     """
 
+    num_layers: int
     nodes: list[Node]
     carries: list[Carry]
     scanned: list[Stack]
@@ -80,12 +82,15 @@ class Loop:
         return groups.popitem()[1] if len(groups) == 1 else None
 
 
-def loops_of(program: Program, num_layers: int, stacks: Stacks) -> list[Loop]:
-    """Returns the loops of a program, one for each time that the layers are called, and adds
+def loops_of(
+    program: Program, group: int, num_layers: int, stacks: Stacks
+) -> list[Loop]:
+    """Returns the loops of a group of layers, one for each time that they are called, and adds
     their stacks.
 
     Args:
         program: The program: sections of its nodes tell which repeated layer they belong to.
+        group: The index of the group.
         num_layers: How many layers are repeated.
         stacks: Those of variables; those of the loops are added.
 
@@ -95,8 +100,8 @@ def loops_of(program: Program, num_layers: int, stacks: Stacks) -> list[Loop]:
     calls: dict[int, dict[int, list[Node]]] = collections.defaultdict(dict)
     for node in program.nodes:
         repeat = None if node.section is None else node.section.repeat
-        if repeat is not None and node.kind != "Assign":
-            call, layer = repeat
+        if repeat is not None and repeat[0] == group and node.kind != "Assign":
+            _, call, layer = repeat
             calls[call].setdefault(layer, []).append(node)
     loops = []
     for layers in calls.values():
@@ -107,7 +112,7 @@ def loops_of(program: Program, num_layers: int, stacks: Stacks) -> list[Loop]:
                 next(iter(layers.values()))[0],
             )
         ordered = [layers[k] for k in range(num_layers)]
-        loops.append(_Reader(program, ordered, stacks).loop())
+        loops.append(_Reader(program, group, ordered, stacks).loop())
     return loops
 
 
@@ -116,14 +121,16 @@ class _Reader:
 
     Args:
         program: The program.
+        group: The index of the group of layers.
         layers: The nodes of each layer.
         stacks: The stacks so far.
     """
 
     def __init__(
-        self, program: Program, layers: list[list[Node]], stacks: Stacks
+        self, program: Program, group: int, layers: list[list[Node]], stacks: Stacks
     ) -> None:
         self.program = program
+        self.group = group
         self.layers = layers
         self.stacks = stacks
         # For each layer, the index of each value that it computes.
@@ -152,13 +159,16 @@ class _Reader:
                 if carries.setdefault(index, carry).initial is not first:
                     raise _refusal("the first one takes two tensors for one", node)
             elif kind == "scanned":
-                stack = self.stacks.of(values) or self.stacks.add(Stack(values))
+                stack = self.stacks.of(values) or self.stacks.add(
+                    Stack(self.group, values)
+                )
                 if scanned.setdefault(id(first), stack) is not stack:
                     raise _refusal("the first one takes one tensor for two", node)
             elif kind == "captured" and first.constant is None:
                 captured[id(first)] = first
         self._check_once(carries.values(), scanned, captured)
         return Loop(
+            num_layers=len(self.layers),
             nodes=self.layers[0],
             carries=list(carries.values()),
             scanned=list(scanned.values()),
@@ -232,7 +242,7 @@ class _Reader:
         for index, values in enumerate(zip(*self.results)):
             needed = values[:-1] if index in carries else values
             if any(id(v) in read for v in needed):
-                outputs.append(self.stacks.add(Stack(list(values))))
+                outputs.append(self.stacks.add(Stack(self.group, list(values))))
         return outputs
 
     def _check_sources(self, node: Node) -> None:

@@ -22,7 +22,7 @@ from meshtf.tensorflow_import.repeats.stacks import Stack, Stacks
 
 def packs_of(
     nodes: Sequence[Node],
-    num_layers: int,
+    num_layers: Sequence[int],
     stacks: Stacks,
     is_uniform: Callable[[Node], bool],
 ) -> list[list[Node]]:
@@ -30,26 +30,33 @@ def packs_of(
 
     Args:
         nodes: In their order.
-        num_layers: How many layers are repeated.
+        num_layers: How many layers there are, of each group of repeated ones.
         stacks: Those of what is stacked so far.
         is_uniform: Whether a node computes the same of an entry of a stack as of the stack.
     """
     numbering = _Numbering(stacks)
     groups: dict[int, list[list[Node]]] = {}
+    group_of: dict[int, int] = {}
     for node in nodes:
         place = numbering.number(node) if is_uniform(node) else None
         if place is not None:
-            number, layer = place
-            group = groups.setdefault(number, [[] for _ in range(num_layers)])
-            group[layer].append(node)
+            number, (group, layer) = place
+            count = num_layers[group]
+            nodes_of_layers = groups.setdefault(number, [[] for _ in range(count)])
+            nodes_of_layers[layer].append(node)
+            group_of[number] = group
     packs: list[list[Node]] = []
-    for group in groups.values():
-        for together in zip(*group):
+    for number, nodes_of_layers in groups.items():
+        for together in zip(*nodes_of_layers):
             if all(numbering.has_stacks(node, stacks) for node in together):
                 packs.append(list(together))
                 for values in zip(*(node.outputs for node in together)):
-                    stacks.add(Stack(values))
+                    stacks.add(Stack(group_of[number], values))
     return packs
+
+
+# The index of a group of layers, and that of a layer in the group.
+_Layer = tuple[int, int]
 
 
 class _Numbering:
@@ -62,19 +69,19 @@ class _Numbering:
 
     def __init__(self, stacks: Stacks) -> None:
         self._numbers: dict[Any, int] = {}
-        # By a value's identity, its number, and the index of its layer; None: it is of none.
-        self._places: dict[int, tuple[int, int | None]] = {}
+        # By a value's identity, its number, and its layer; None: it is of none.
+        self._places: dict[int, tuple[int, _Layer | None]] = {}
         for stack in stacks:
             number = self._number_of(id(stack))
             for k, value in enumerate(stack.values if stack.is_complete else ()):
                 if value is not None:
-                    self._places[id(value)] = (number, k)
+                    self._places[id(value)] = (number, (stack.group, k))
 
-    def number(self, node: Node) -> tuple[int, int] | None:
-        """Returns a number of what a node computes of what, and the index of its layer; None: it
-        is of none, or of several.
+    def number(self, node: Node) -> tuple[int, _Layer] | None:
+        """Returns a number of what a node computes of what, and its layer; None: it is of none,
+        or of several.
         """
-        layers: set[int] = set()
+        layers: set[_Layer] = set()
         operands: list[Any] = []
         for value in node.inputs:
             place = self._places.get(id(value))

@@ -36,7 +36,6 @@ class Repeats:
     """The repeated layers of a program.
 
     Attributes:
-        num_layers: How many there are.
         stacks: What is one tensor for all layers.
         items: What runs, in order.
     """
@@ -44,24 +43,29 @@ class Repeats:
     def __init__(
         self,
         program: Program,
-        repeated: Repeated,
+        repeated: Sequence[Repeated],
         is_uniform: Callable[[Node], bool],
     ) -> None:
         """Finds loops and stacks.
 
         Args:
             program: The program.
-            repeated: The layers.
+            repeated: The groups of layers.
             is_uniform: Whether a node computes the same of an entry of a stack as of the stack.
 
         Raises:
             ArgumentError: The layers are no loop.
         """
-        num_layers = self.num_layers = repeated.num_layers
+        num_layers = [group.num_layers for group in repeated]
         self.stacks = Stacks()
-        for stack in repeated.stacks(program.on_entry):
-            self.stacks.add(stack)
-        loops = loops_of(program, num_layers, self.stacks)
+        for k, group in enumerate(repeated):
+            for stack in group.stacks(k, program.on_entry):
+                self.stacks.add(stack)
+        loops = [
+            loop
+            for k, count in enumerate(num_layers)
+            for loop in loops_of(program, k, count, self.stacks)
+        ]
         in_loops = {id(node) for loop in loops for node in loop.all_nodes}
         rest = [
             node
@@ -112,10 +116,10 @@ class Repeats:
                 continue
             stack, k = place
             firsts.setdefault(id(stack), (source, output))
-            values = by_stack.setdefault(stack, [None] * self.num_layers)
+            values = by_stack.setdefault(stack, [None] * len(stack.values))
             values[k] = output
-        for values in by_stack.values():
-            self.stacks.add(Stack(values))
+        for stack, values in by_stack.items():
+            self.stacks.add(Stack(stack.group, values))
         pairs = list(firsts.values())
         inputs = [
             node.inputs[0],

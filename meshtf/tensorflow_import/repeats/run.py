@@ -88,17 +88,16 @@ class RepeatedLowering(Lowering):
 
     def names_of(self, value: Value) -> list[str]:
         names = super().names_of(value)
-        return [LAYERS, *names] if self._is_stack(value) else names
+        return names if self._stack_of(value) is None else [LAYERS, *names]
 
     def shape(self, value: Value) -> str:
-        shape = super().shape(value)
-        if not self._is_stack(value):
-            return shape
-        return f"{LAYERS}:{self._repeats.num_layers}; {shape}"
+        shape, stack = super().shape(value), self._stack_of(value)
+        return shape if stack is None else f"{LAYERS}:{len(stack.values)}; {shape}"
 
-    def _is_stack(self, value: Value) -> bool:
-        in_stack = self._repeats.stacks.place_of(value) is not None
-        return self._of_all_layers and in_stack
+    def _stack_of(self, value: Value) -> Stack | None:
+        """Returns the stack that a value stands for now; None: it is the value of a layer."""
+        place = self._repeats.stacks.place_of(value)
+        return place[0] if place is not None and self._of_all_layers else None
 
     def _update(self, stack: Stack, values: Sequence[Value | None]) -> Tensor:
         """Returns the new value [layers, ...] of the variable that stores a stack.
@@ -183,7 +182,7 @@ class RepeatedLowering(Lowering):
         if recomputed is not None:
             body = recompute(layer)
         outer, self._recomputed = self._recomputed, recomputed
-        last, stacks = scan(body, start, xs, LAYERS, self._repeats.num_layers)
+        last, stacks = scan(body, start, xs, LAYERS, loop.num_layers)
         self._recomputed = outer
         self._tensors = before
         for carry, x in zip(loop.carries, last):

@@ -16,11 +16,13 @@ class Stack:
     """Values that correspond to each other, one of each layer.
 
     Attributes:
+        group: The index of the group of layers.
         values: By the index of the layer; None: that layer has none.
         variables: The variables of which they are the values on entry, which one variable of the
             mesh stores; none: they are other values.
     """
 
+    group: int
     values: Sequence[Value | None]
     variables: Sequence[Any] = ()
 
@@ -72,7 +74,7 @@ class Stacks:
 
 @dataclasses.dataclass(frozen=True)
 class Repeated:
-    """Layers that a model repeats, of which sections of operations tell.
+    """A group of layers that a model repeats, of which sections of operations tell.
 
     Attributes:
         num_layers: How many there are.
@@ -82,15 +84,16 @@ class Repeated:
     num_layers: int
     variables: Sequence[Sequence[Any]]
 
-    def stacks(self, on_entry: Mapping[int, Value]) -> list[Stack]:
+    def stacks(self, group: int, on_entry: Mapping[int, Value]) -> list[Stack]:
         """Returns the stacks of those variables that a program uses.
 
         Args:
+            group: The index of the group of layers.
             on_entry: The program's values on entry, by the variable's identity.
         """
         stacks = []
         for together in self.variables:
             values = [on_entry.get(id(v)) for v in together]
             if any(value is not None for value in values):
-                stacks.append(Stack(values, together))
+                stacks.append(Stack(group, values, together))
         return stacks
