@@ -95,25 +95,27 @@ class RepeatedLayers:
     def _check_same(self, first: Sequence[Any], other: Sequence[Any]) -> None:
         for a, b in zip(first, other):
             if tuple(a.shape) != tuple(b.shape) or a.dtype != b.dtype:
-                raise self._refusal(f"{_told(b)}, where the first one has {_told(a)}")
+                raise self._refusal(
+                    f"{_label_of(b)}, where the first one has {_label_of(a)}"
+                )
         if len(first) != len(other):
             longer = max(first, other, key=len)
             raise self._refusal(
                 f"{len(other)} variables, where the first one has {len(first)}, such as "
-                f"{_told(longer[min(len(first), len(other))])}"
+                f"{_label_of(longer[min(len(first), len(other))])}"
             )
 
-    def _refusal(self, what: str) -> ArgumentError:
+    def _refusal(self, difference: str) -> ArgumentError:
         return ArgumentError(
             explain_error(
                 f'the layers that `repeated` matches ("{self.pattern}") are not equal: one has '
-                f"{what}.",
+                f"{difference}.",
                 way_out="Match only layers of equal sizes and settings.",
             )
         )
 
 
-def _told(variable: Any) -> str:
+def _label_of(variable: Any) -> str:
     return f"{path_of(variable)} {list(variable.shape)}"
 
 
@@ -136,4 +138,4 @@ def _slots_of(group: Sequence[Any], slots: Any) -> list[list[Any]]:
     ):
         return []
     names = [name for name in of_variables[0] if name]
-    return [[own[name] for own in of_variables] for name in names]
+    return [[of_layer[name] for of_layer in of_variables] for name in names]

@@ -12,6 +12,7 @@ from meshtf.mesh import Layout, Mesh
 from meshtf.tensorflow_import.dimensions.flops import flops_of
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.named_program import NamedProgram
+from meshtf.tensorflow_import.repeats.stacks import LAYERS
 from meshtf.tensorflow_import.without_running import abstract_function
 
 _SHOWN = 2  # places of a dimension, and regions where it is sharded otherwise
@@ -139,6 +140,11 @@ def dimension_table(
     sizes: dict[str, set[int]] = collections.defaultdict(set)
     for atom, name in named.names.items():
         sizes[name].add(atom.size)
+    for entry in filter(named.analysis.has_hints, entries):
+        stack = named.stack_of(entry)
+        if stack is not None:
+            sizes[LAYERS].add(len(stack.values))
+            variables.setdefault(LAYERS, []).append(entry.path)
     all_rows = [
         Dimension(
             name,

@@ -134,7 +134,7 @@ class _Reader:
         self.layers = layers
         self.stacks = stacks
         # For each layer, the index of each value that it computes.
-        self.places = [
+        self.locations = [
             {id(v): index for index, v in enumerate(_outputs(nodes))}
             for nodes in layers
         ]
@@ -208,15 +208,15 @@ class _Reader:
         """Returns what an operand is: "own" (computed by the layer), "carry", "captured",
         "scanned"; and the index of the result of a layer that it is.
         """
-        own = [self.places[k].get(id(v)) for k, v in enumerate(values)]
-        if own[0] is not None and len(set(own)) == 1:
-            return "own", own[0]
-        before = [self.places[k].get(id(v)) for k, v in enumerate(values[1:])]
-        if own[0] is None and before[0] is not None and len(set(before)) == 1:
+        inner = [self.locations[k].get(id(v)) for k, v in enumerate(values)]
+        if inner[0] is not None and len(set(inner)) == 1:
+            return "own", inner[0]
+        before = [self.locations[k].get(id(v)) for k, v in enumerate(values[1:])]
+        if inner[0] is None and before[0] is not None and len(set(before)) == 1:
             return "carry", before[0]
         if all(_is_same(v, values[0]) for v in values):
             return "captured", 0
-        if not any(id(v) in places for places in self.places for v in values):
+        if not any(id(v) in locations for locations in self.locations for v in values):
             return "scanned", 0
         raise _refusal("they are connected in different ways", node)
 
@@ -247,7 +247,7 @@ class _Reader:
 
     def _check_sources(self, node: Node) -> None:
         for value in node.inputs[1:]:
-            if any(id(value) in places for places in self.places):
+            if any(id(value) in locations for locations in self.locations):
                 raise _refusal(
                     f"a gradient by {value.path} is taken or stopped, a tensor within them",
                     node,
@@ -270,14 +270,14 @@ def _check_same(first: Sequence[Node], other: Sequence[Node]) -> None:
                 f'`regions` says "{layouts[0]}" of one and "{layouts[1]}" of another', b
             )
         if not _is_same_node(a, b):
-            raise _refusal(f"one has {_told(a)}, another one {_told(b)}", b)
+            raise _refusal(f"one has {_label_of(a)}, another one {_label_of(b)}", b)
     if len(first) != len(other):
         raise _refusal(
             f"one has {len(first)} operations, another one {len(other)}", other[-1]
         )
 
 
-def _told(node: Node) -> str:
+def _label_of(node: Node) -> str:
     shapes = ", ".join(str(list(v.shape or ())) for v in node.outputs)
     return f"{node.kind} {shapes} ({node.path})"
 

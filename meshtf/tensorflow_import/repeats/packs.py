@@ -4,9 +4,8 @@
     m_1 = m_1 + (g_1 - m_1) * 0.1         as one: m + (g - m) * 0.1, of [layers, ...]
     m_2 = m_2 + (g_2 - m_2) * 0.1
 
-The operations of different layers are numbered by what they compute of what: those with one
-number, one for each layer, are one operation of stacks. (Superword-level parallelism: S. Larsen and
-S. Amarasinghe, 2000.)
+Operations get an index by what they compute of what. Those with the same index, one of each layer,
+are one operation of stacks. (Superword-level parallelism: S. Larsen and S. Amarasinghe, 2000.)
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ def packs_of(
     groups: dict[int, list[list[Node]]] = {}
     group_of: dict[int, int] = {}
     for node in nodes:
-        place = numbering.number(node) if is_uniform(node) else None
-        if place is not None:
-            number, (group, layer) = place
+        location = numbering.computation_of(node) if is_uniform(node) else None
+        if location is not None:
+            computation, (group, layer) = location
             count = num_layers[group]
-            nodes_of_layers = groups.setdefault(number, [[] for _ in range(count)])
+            nodes_of_layers = groups.setdefault(computation, [[] for _ in range(count)])
             nodes_of_layers[layer].append(node)
-            group_of[number] = group
+            group_of[computation] = group
     packs: list[list[Node]] = []
-    for number, nodes_of_layers in groups.items():
+    for computation, nodes_of_layers in groups.items():
         for together in zip(*nodes_of_layers):
             if all(numbering.has_stacks(node, stacks) for node in together):
                 packs.append(list(together))
                 for values in zip(*(node.outputs for node in together)):
-                    stacks.add(Stack(group_of[number], values))
+                    stacks.add(Stack(group_of[computation], values))
     return packs
 
 
@@ -68,46 +67,50 @@ class _Numbering:
     """
 
     def __init__(self, stacks: Stacks) -> None:
-        self._numbers: dict[Any, int] = {}
-        # By a value's identity, its number, and its layer; None: it is of none.
-        self._places: dict[int, tuple[int, _Layer | None]] = {}
+        self._indices: dict[Any, int] = {}
+        # By a value's identity, the index of its computation, and its layer; None: of none.
+        self._locations: dict[int, tuple[int, _Layer | None]] = {}
         for stack in stacks:
-            number = self._number_of(id(stack))
+            computation = self._index_of(id(stack))
             for k, value in enumerate(stack.values if stack.is_complete else ()):
                 if value is not None:
-                    self._places[id(value)] = (number, (stack.group, k))
+                    self._locations[id(value)] = (computation, (stack.group, k))
 
-    def number(self, node: Node) -> tuple[int, _Layer] | None:
-        """Returns a number of what a node computes of what, and its layer; None: it is of none,
+    def computation_of(self, node: Node) -> tuple[int, _Layer] | None:
+        """Returns the index of what a node computes of what, and its layer; None: it is of none,
         or of several.
         """
         layers: set[_Layer] = set()
         operands: list[Any] = []
         for value in node.inputs:
-            place = self._places.get(id(value))
-            if place is not None and place[1] is not None:
-                layers.add(place[1])
-            operands.append(_constant_or_value(value) if place is None else place[0])
+            location = self._locations.get(id(value))
+            if location is not None and location[1] is not None:
+                layers.add(location[1])
+            operands.append(
+                _constant_or_value(value) if location is None else location[0]
+            )
         if len(layers) > 1:
             return None
         layer = layers.pop() if layers else None
         attributes = repr(sorted(node.attributes.items()))
         shapes = tuple(v.shape for v in node.outputs)
-        number = self._number_of((node.kind, attributes, shapes, tuple(operands)))
+        computation = self._index_of((node.kind, attributes, shapes, tuple(operands)))
         for k, value in enumerate(node.outputs):
-            self._places[id(value)] = (self._number_of((number, k)), layer)
-        return None if layer is None else (number, layer)
+            self._locations[id(value)] = (self._index_of((computation, k)), layer)
+        return None if layer is None else (computation, layer)
 
     def has_stacks(self, node: Node, stacks: Stacks) -> bool:
         """Whether all that a node takes of its layer is in stacks."""
-        places = [self._places.get(id(value)) for value in node.inputs]
+        locations = [self._locations.get(id(value)) for value in node.inputs]
         return all(
-            place is None or place[1] is None or stacks.place_of(value) is not None
-            for place, value in zip(places, node.inputs)
+            location is None
+            or location[1] is None
+            or stacks.location_of(value) is not None
+            for location, value in zip(locations, node.inputs)
         )
 
-    def _number_of(self, key: Any) -> int:
-        return self._numbers.setdefault(key, len(self._numbers))
+    def _index_of(self, key: Any) -> int:
+        return self._indices.setdefault(key, len(self._indices))
 
 
 def _constant_or_value(value: Value) -> Any:

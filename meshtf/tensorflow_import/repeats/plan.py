@@ -85,21 +85,21 @@ class Repeats:
 
     def stack_of(self, entry: Value) -> Stack | None:
         """Returns the stack of variables that a value on entry is in; None: in none."""
-        place = self.stacks.place_of(entry)
-        return place[0] if place is not None and place[0].variables else None
+        location = self.stacks.location_of(entry)
+        return location[0] if location is not None and location[0].variables else None
 
     def _needed(self, program: Program, items: Sequence[Item]) -> list[Item]:
         """Leaves out what nothing needs: what layers compute alike is needed once."""
         live = {id(v) for v in (*program.outputs, *program.updates.values())}
         needed: list[Item] = []
         for item in reversed(items):
-            made = [v for node in _nodes_of(item) for v in node.outputs]
-            if made and not any(id(v) in live for v in made):
+            outputs = [v for node in _nodes_of(item) for v in node.outputs]
+            if outputs and not any(id(v) in live for v in outputs):
                 continue
             needed.append(item)
             for value in _inputs_of(item[0] if isinstance(item, list) else item):
-                place = self.stacks.place_of(value)
-                values = [value] if place is None else place[0].present
+                location = self.stacks.location_of(value)
+                values = [value] if location is None else location[0].present
                 live.update(id(v) for v in values)
         return needed[::-1]
 
@@ -110,11 +110,11 @@ class Repeats:
         firsts: dict[int, tuple[Value, Value]] = {}
         by_stack: dict[Stack, list[Value | None]] = {}
         for source, output in zip(sources, node.outputs):
-            place = self.stacks.place_of(source)
-            if place is None:
+            location = self.stacks.location_of(source)
+            if location is None:
                 firsts[id(source)] = (source, output)
                 continue
-            stack, k = place
+            stack, k = location
             firsts.setdefault(id(stack), (source, output))
             values = by_stack.setdefault(stack, [None] * len(stack.values))
             values[k] = output

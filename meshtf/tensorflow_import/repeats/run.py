@@ -41,12 +41,12 @@ class RepeatedLowering(Lowering):
 
     def read_variables(self) -> None:
         for value in self.program.on_entry.values():
-            place = self._repeats.stacks.place_of(value)
+            location = self._repeats.stacks.location_of(value)
             variable = self._variables[id(value.variable)]
-            if place is None:
+            if location is None:
                 self.set([value], [self.named_as(variable, value)])
             else:
-                self._stacked[place[0]] = variable
+                self._stacked[location[0]] = variable
 
     def run_program(self) -> None:
         for item in self._repeats.items:
@@ -77,10 +77,10 @@ class RepeatedLowering(Lowering):
         return updates
 
     def value(self, value: Value) -> Any:
-        place = self._repeats.stacks.place_of(value)
-        if place is None or (id(value) in self._tensors and not self._of_all_layers):
+        location = self._repeats.stacks.location_of(value)
+        if location is None or (id(value) in self._tensors and not self._of_all_layers):
             return super().value(value)
-        stack, k = place
+        stack, k = location
         if self._of_all_layers:
             return self._tensor_of(stack)
         x = self._entries_of(stack)[k]
@@ -96,8 +96,8 @@ class RepeatedLowering(Lowering):
 
     def _stack_of(self, value: Value) -> Stack | None:
         """Returns the stack that a value stands for now; None: it is the value of a layer."""
-        place = self._repeats.stacks.place_of(value)
-        return place[0] if place is not None and self._of_all_layers else None
+        location = self._repeats.stacks.location_of(value)
+        return location[0] if location is not None and self._of_all_layers else None
 
     def _update(self, stack: Stack, values: Sequence[Value | None]) -> Tensor:
         """Returns the new value [layers, ...] of the variable that stores a stack.
@@ -151,18 +151,18 @@ class RepeatedLowering(Lowering):
         with self._all_layers():
             self.run_nodes([node])
         for value in node.outputs:
-            place = self._repeats.stacks.place_of(value)
-            if place is not None:
+            location = self._repeats.stacks.location_of(value)
+            if location is not None:
                 x = self._tensors.pop(id(value))
                 rest = [name for name in x.shape.names if name != LAYERS]
-                self._stacked[place[0]] = transpose(x, [LAYERS, *rest])
+                self._stacked[location[0]] = transpose(x, [LAYERS, *rest])
 
     def _run_loop(self, loop: Loop) -> None:
         """Runs layers as a scan."""
         initials = [carry.initial for carry in loop.carries]
         firsts = [stack.first for stack in loop.scanned]
         for value in loop.captured:
-            if self._repeats.stacks.place_of(value) is not None:
+            if self._repeats.stacks.location_of(value) is not None:
                 self.value(value)  # an entry is taken once, before the loop
         start = [self.full(value, value) for value in initials]
         xs = [as_tensor(self._tensor_of(stack)) for stack in loop.scanned]

@@ -46,30 +46,32 @@ class Stacks:
     """The stacks of a program, by the values in them."""
 
     def __init__(self) -> None:
-        self._places: dict[int, tuple[Stack, int]] = {}
+        self._locations: dict[int, tuple[Stack, int]] = {}
 
     def add(self, stack: Stack) -> Stack:
         """Adds a stack. Returns it."""
         for k, value in enumerate(stack.values):
             if value is not None:
-                self._places[id(value)] = (stack, k)
+                self._locations[id(value)] = (stack, k)
         return stack
 
-    def place_of(self, value: Value) -> tuple[Stack, int] | None:
+    def location_of(self, value: Value) -> tuple[Stack, int] | None:
         """Returns the stack that a value is in, and the index of its layer."""
-        return self._places.get(id(value))
+        return self._locations.get(id(value))
 
     def of(self, values: Sequence[Value]) -> Stack | None:
         """Returns the stack of exactly these values, in order."""
-        places = [self.place_of(v) for v in values]
-        stacks = {id(place[0]) if place else None for place in places}
-        if len(stacks) != 1 or places[0] is None:
+        locations = [self.location_of(v) for v in values]
+        stacks = {id(location[0]) if location else None for location in locations}
+        if len(stacks) != 1 or locations[0] is None:
             return None
-        in_order = [place[1] for place in places if place] == list(range(len(values)))
-        return places[0][0] if in_order else None
+        in_order = [location[1] for location in locations if location] == list(
+            range(len(values))
+        )
+        return locations[0][0] if in_order else None
 
     def __iter__(self) -> Iterator[Stack]:
-        yield from dict.fromkeys(stack for stack, _ in self._places.values())
+        yield from dict.fromkeys(stack for stack, _ in self._locations.values())
 
 
 @dataclasses.dataclass(frozen=True)
