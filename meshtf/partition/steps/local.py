@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from meshtf.graph import (
     HostOp,
@@ -88,6 +89,18 @@ class WriteStep(Step):
         return self.node.op if isinstance(self.node.op, HostOp) else None
 
 
+class Half(NamedTuple):
+    """One half of each device's elements of a dimension.
+
+    Attributes:
+      dim: the name of the dimension.
+      index: 0: the first half; 1: the second.
+    """
+
+    dim: str
+    index: int
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compute(Step):
     """The computation of one node on every device.
@@ -103,6 +116,7 @@ class Compute(Step):
       makes_statistics: whether the step runs `statistics`.
       gathered: the statistics of all shards, for `local_sharded`; None otherwise.
       residuals: the residuals of the local shard, for `local_sharded`; None otherwise.
+      half: the half that the step computes, whose sizes `node` and `plan` have; None: all.
       waits_for: see `Step`.
     """
 
@@ -113,6 +127,7 @@ class Compute(Step):
     makes_statistics: bool = False
     gathered: Value | None = None
     residuals: Value | None = None
+    half: Half | None = None
     waits_for: tuple[Value, ...] = ()
 
     @property
@@ -257,3 +272,57 @@ class WriteEntryStep(Step):
     def is_view(self) -> bool:
         """True: no other entry is copied."""
         return True
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TakeHalfStep(Step):
+    """Takes a half of each device's shard of a tensor.
+
+    Attributes:
+      half: the half.
+      src: the tensor.
+      out: the half: a tensor of half the size, in the same placement.
+      node: the node of the loop that is computed in halves.
+    """
+
+    half: Half
+    src: Value
+    out: Value
+    node: Node
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The tensor."""
+        return (self.src,)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The half."""
+        return (self.out,)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class JoinHalvesStep(Step):
+    """Makes a tensor of its halves, or a sum of its terms.
+
+    Attributes:
+      dim: the dimension that the halves are of; "": the halves are terms of a sum.
+      halves: the halves.
+      out: the tensor.
+      node: the node of the loop that is computed in halves.
+    """
+
+    dim: str
+    halves: tuple[Value, Value]
+    out: Value
+    node: Node
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The halves."""
+        return self.halves
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The tensor."""
+        return (self.out,)

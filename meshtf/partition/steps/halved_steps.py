@@ -1,0 +1,64 @@
+"""Steps that compute a half of what planned steps compute: see `halves`.
+
+half_step(step, halves, Half("batch", 0))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from meshtf.graph import Node, Spec
+from meshtf.partition.steps.local import Compute, Half, TakeHalfStep
+from meshtf.partition.steps.step import Value
+
+
+def half_of_spec(spec: Spec, dim: str) -> Spec:
+    """Returns the spec of a half of a tensor; of one without the dimension, its own spec."""
+    if dim not in spec.shape:
+        return spec
+    return Spec(spec.shape.resize(dim, spec.shape[dim] // 2), spec.dtype)
+
+
+def half_of_value(value: Value, dim: str) -> Value:
+    """Returns a new value: a half of a value, or another one like it if it lacks the dimension."""
+    assert value.spec is not None
+    return Value(half_of_spec(value.spec, dim), value.placement)
+
+
+def take_halves(value: Value, dim: str, node: Node) -> list[TakeHalfStep]:
+    """Returns the steps that take both halves of a value; `node` is that of the loop."""
+    return [
+        TakeHalfStep(Half(dim, index), value, half_of_value(value, dim), node)
+        for index in range(2)
+    ]
+
+
+def half_of_node(node: Node, dim: str) -> Node:
+    """Returns a node that is applied to halves of tensors."""
+    return node.with_specs(lambda spec: half_of_spec(spec, dim))
+
+
+def half_of_compute(
+    step: Compute, node: Node, half: Half, renamed: Callable[[Value], Value]
+) -> Compute:
+    """Returns the step that computes a half of what a step computes.
+
+    Args:
+      step: the step.
+      node: its node, of halves.
+      half: the half.
+      renamed: a function that returns the half of a value; it makes one of outputs.
+    """
+    sizes = tuple(
+        (factor, size // 2 if factor == half.dim else size)
+        for factor, size in step.plan.sizes
+    )
+    return dataclasses.replace(
+        step,
+        node=node,
+        plan=dataclasses.replace(step.plan, sizes=sizes),
+        ins=tuple(map(renamed, step.ins)),
+        outs=tuple(map(renamed, step.outs)),
+        half=half,
+    )

@@ -1,0 +1,205 @@
+"""Layers in two halves of the batch: what one half waits for runs beside the products of the other.
+
+    for w in layers:                        # as planned: each layer waits for its sum
+        x = all_reduce(f(x, w))
+
+    for w in layers:                        # in halves: as `with_halves` rewrites it
+        p_a = f(a, w)
+        p_b = f(b, w)                       # beside all_reduce(p_a)
+        a = all_reduce(p_a)
+        b = all_reduce(p_b)                 # beside the next product of a
+
+Tensor parallelism waits for sums over devices (Megatron-LM: Shoeybi et al., 2019, section 3); two
+halves hide them, as in "Domino" (Wang et al., 2024). A loop qualifies if each step of its body maps
+along a dimension, or sums over it: the op contract says so. A half is a shard of what a device has:
+random numbers, means and sizes are those of a dimension with twice as many shards.
+
+The body is a list of *chunks*, each with the reductions at its end that the next one reads. Chunks
+of both halves take turns, and each waits for the products of the one before: XLA would merge the
+products of both halves into one otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from meshtf.partition.steps.bodies import LoopStep
+from meshtf.partition.steps.halved_body import HalvedBody, NotHalvable, has_dim
+from meshtf.partition.steps.halved_steps import half_of_value, take_halves
+from meshtf.partition.steps.local import JoinHalvesStep
+from meshtf.partition.steps.step import Program, Step, Value
+
+
+def with_halves(program: Program) -> Program:
+    """Returns a program whose loops compute their iterations in two halves, where they wait for
+    sums over devices. Its results have the same numbers.
+    """
+    halves: dict[Value, tuple[Value, Value]] = {}
+    steps: list[Step] = []
+    for step in program.steps:
+        if step.loop is None:
+            steps.append(step)
+        else:
+            steps.extend(_loop_in_halves(step.loop, halves))
+    if steps == list(program.steps):
+        return program
+    return dataclasses.replace(program, steps=_without_unread(steps, program.results))
+
+
+def _without_unread(
+    steps: Sequence[Step], results: Sequence[Value]
+) -> tuple[Step, ...]:
+    """Returns steps without those that join halves of what nothing reads."""
+    read = set(results)
+    for step in steps:
+        read.update(step.dependencies)
+    return tuple(
+        step
+        for step in steps
+        if not isinstance(step, JoinHalvesStep) or step.out in read
+    )
+
+
+def _loop_in_halves(
+    loop: LoopStep, halves: dict[Value, tuple[Value, Value]]
+) -> list[Step]:
+    """Returns the steps that take the place of a loop.
+
+    Args:
+      loop: the loop.
+      halves: the halves of values that exist; those that the loop computes are added.
+    """
+    body = with_halves(loop.body)
+    if body is not loop.body:
+        return [dataclasses.replace(loop, body=body)]
+    if loop.test is not None or loop.axes or loop.is_pipeline:
+        return [loop]
+    for dim in _candidates(loop):
+        try:
+            halved = _HalvedLoop(loop, dim, halves)
+            steps = halved.steps()
+        except NotHalvable:
+            continue
+        halves.update(halved.halves)
+        return steps
+    return [loop]
+
+
+def _candidates(loop: LoopStep) -> list[str]:
+    """Returns the dimensions of carries that devices reduce in an iteration, in order."""
+    names: dict[str, None] = {}
+    for step in loop.body.steps:
+        for reduction in step.reductions:
+            if reduction.src.spec is not None:
+                names.update(dict.fromkeys(reduction.src.spec.shape.names))
+    return [name for name in names if any(has_dim(x, name) for x in loop.carries)]
+
+
+class _HalvedLoop:
+    """A loop in halves of a dimension.
+
+    Args:
+      loop: the loop.
+      dim: the name of the dimension.
+      halves: the halves of values that exist before the loop.
+
+    Attributes:
+      halves: these, with those of the inputs and outputs of the loop.
+    """
+
+    def __init__(
+        self,
+        loop: LoopStep,
+        dim: str,
+        halves: Mapping[Value, tuple[Value, Value]],
+    ) -> None:
+        self.loop = loop
+        self.dim = dim
+        self.halves = dict(halves)
+        self.before: list[Step] = []
+        self.behind: list[Step] = []
+
+    def steps(self) -> list[Step]:
+        """Returns the steps that take the place of the loop.
+
+        Raises:
+          NotHalvable: the loop cannot be computed in halves of the dimension, or has no sum that
+            is waited for.
+        """
+        loop = self.loop
+        body = HalvedBody(loop, self.dim)
+        arguments: dict[Value, tuple[Value, Value]] = {}
+        carries, initial_values = self._arguments(
+            loop.carries, loop.initial_values, arguments, takes=True
+        )
+        entries, scanned = self._arguments(
+            loop.entries, loop.scanned_inputs, arguments, takes=False
+        )
+        results = body.compute(arguments)
+        outs: list[Value] = []
+        new_results: list[Value] = []
+        for result, out in zip(results, loop.outs, strict=True):
+            new_results.extend(result)
+            outs.extend(self._outs(result, out))
+        new_loop = dataclasses.replace(
+            loop,
+            body=dataclasses.replace(
+                loop.body, steps=tuple(body.steps), results=tuple(new_results)
+            ),
+            carries=carries,
+            initial_values=initial_values,
+            entries=entries,
+            scanned_inputs=scanned,
+            outs=tuple(outs),
+        )
+        return [*self.before, new_loop, *self.behind]
+
+    def _arguments(
+        self,
+        arguments: Sequence[Value],
+        values: Sequence[Value],
+        halves: dict[Value, tuple[Value, Value]],
+        takes: bool,
+    ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+        """Returns arguments of the body, and their values, with two for each that is halved.
+
+        Args:
+          arguments: the arguments.
+          values: the value of each.
+          halves: the halves of arguments are added to it.
+          takes: whether halves are taken of values that have none yet.
+        """
+        new_arguments: list[Value] = []
+        new_values: list[Value] = []
+        for argument, value in zip(arguments, values, strict=True):
+            is_halved = has_dim(argument, self.dim)
+            if not is_halved or not (takes or value in self.halves):
+                new_arguments.append(argument)
+                new_values.append(value)
+                continue
+            if value not in self.halves:
+                steps = take_halves(value, self.dim, self.loop.node)
+                self.before.extend(steps)
+                self.halves[value] = (steps[0].out, steps[1].out)
+            halves[argument] = (
+                half_of_value(argument, self.dim),
+                half_of_value(argument, self.dim),
+            )
+            new_arguments.extend(halves[argument])
+            new_values.extend(self.halves[value])
+        return tuple(new_arguments), tuple(new_values)
+
+    def _outs(self, result: Sequence[Value], out: Value) -> Sequence[Value]:
+        """Returns the outputs of the loop for one output of the planned loop.
+
+        Args:
+          result: the result of the body, or its halves.
+          out: the output of the planned loop.
+        """
+        if len(result) == 1:
+            return [out]
+        outs = half_of_value(out, self.dim), half_of_value(out, self.dim)
+        self.halves[out] = outs
+        self.behind.append(JoinHalvesStep(self.dim, outs, out, self.loop.node))
+        return outs
