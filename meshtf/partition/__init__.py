@@ -26,6 +26,7 @@ from meshtf.partition.reshard_table import Reshard, reshards
 from meshtf.partition.segments import Segment, schedule
 from meshtf.partition.steps import (
     Addend,
+    BarrierStep,
     Body,
     BranchStep,
     Bucket,
@@ -55,6 +56,7 @@ from meshtf.partition.steps import (
 
 __all__ = [
     "Addend",
+    "BarrierStep",
     "Body",
     "BranchStep",
     "Bucket",

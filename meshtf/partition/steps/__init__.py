@@ -37,6 +37,7 @@ from meshtf.partition.steps.collectives import (
     WindowStep,
 )
 from meshtf.partition.steps.local import (
+    BarrierStep,
     Compute,
     FirstEntryStep,
     Half,
@@ -57,6 +58,7 @@ from meshtf.partition.steps.sums_in_place import (
 
 __all__ = [
     "Addend",
+    "BarrierStep",
     "Body",
     "BranchStep",
     "Bucket",

@@ -20,7 +20,7 @@ from meshtf.partition.steps.halved_steps import (
     half_of_value,
     take_halves,
 )
-from meshtf.partition.steps.local import Compute, Half, JoinHalvesStep
+from meshtf.partition.steps.local import BarrierStep, Compute, Half, JoinHalvesStep
 from meshtf.partition.steps.step import Step, Value
 
 _HALVES = (0, 1)
@@ -42,10 +42,12 @@ class _Chunk:
     Attributes:
       steps: those that run once, before both halves or in the first one, and those of halves.
       behind: those that need both halves.
+      begins_with: the sums that the chunk before ends with.
     """
 
     steps: list[Step] = dataclasses.field(default_factory=list)
     behind: list[Step] = dataclasses.field(default_factory=list)
+    begins_with: frozenset[Value] = frozenset()
 
 
 class HalvedBody:
@@ -64,6 +66,7 @@ class HalvedBody:
         self.dim = dim
         self.steps: list[Step] = []
         # What the steps of a half compute: terms are to be added to those of the other half.
+        self._steps_of_halves: set[Step] = set()
         self._of_halves: set[Value] = set()
         self._terms: set[Value] = set()
         self._of_both: set[Value] = set()  # what needs both halves
@@ -89,13 +92,14 @@ class HalvedBody:
         if len(chunks) < 2:
             raise NotHalvable
         self._check_carries()
-        gate: tuple[Value, ...] = ()
-        for number, chunk in enumerate(chunks):
-            for index in _HALVES:
-                gate = self._add_half(chunk, index, gate, is_first=not number)
-            for step in chunk.behind:
-                self._make_whole(step.inputs)
-                self._add_once(step)
+        self._take_halves(self._read_first(chunks[0]))
+        turns = [(chunk, index) for chunk in chunks for index in _HALVES]
+        for (chunk, index), next_turn in zip(turns, [*turns[1:], None]):
+            self._add_half(chunk, index, next_turn)
+            if index == _HALVES[-1]:
+                for step in chunk.behind:
+                    self._make_whole(step.inputs)
+                    self._add_once(step)
         return [
             self._result(result, k) for k, result in enumerate(self.loop.body.results)
         ]
@@ -113,10 +117,10 @@ class HalvedBody:
                 continue
             if kind == "half":
                 if not sums.isdisjoint(step.inputs):
-                    chunks.append(_Chunk())
+                    chunks.append(_Chunk(begins_with=frozenset(sums)))
                     sums.clear()
-                for reduction in step.reductions:
-                    sums.add(reduction.out)
+                sums.update(reduction.out for reduction in step.reductions)
+                self._steps_of_halves.add(step)
             chunks[-1].steps.append(step)
         return chunks
 
@@ -219,31 +223,58 @@ class HalvedBody:
         return self._halves[value][index]
 
     def _add_half(
-        self, chunk: _Chunk, index: int, gate: tuple[Value, ...], is_first: bool
-    ) -> tuple[Value, ...]:
-        """Adds the steps of one half of a chunk; returns the partial sums that it ends with.
+        self, chunk: _Chunk, index: int, next_turn: tuple[_Chunk, int] | None
+    ) -> None:
+        """Adds the steps of one half of a chunk, and the barrier between it and the next one.
 
         Args:
           chunk: the chunk.
           index: the index of the half.
-          gate: the partial sums that the steps wait for.
-          is_first: whether it is the first chunk of the body.
+          next_turn: the chunk that runs next, and of which half; None: none does.
         """
-        computed: set[Value] = set()
-        sums: list[Value] = []
+        sums: list[Step] = []
         for step in chunk.steps:
-            is_half = any(self._is_halved(x) for x in (*step.inputs, *step.outputs))
-            if not is_half:
+            if step not in self._steps_of_halves:
                 if index == 0:
                     self._add_once(step)
                 continue
             self._take_halves(step.dependencies)
-            new_step = self._half_of_step(step, index)
-            waits = new_step.inputs and computed.isdisjoint(step.inputs)
-            self.steps.append(_waiting(new_step, gate) if waits and gate else new_step)
-            computed.update(step.outputs)
-            sums.extend(reduction.src for reduction in new_step.reductions)
-        return tuple(sums)
+            if step.reductions:
+                sums.append(step)
+            else:
+                self.steps.append(self._half_of_step(step, index))
+        if next_turn is not None:
+            next_chunk, next_index = next_turn
+            needed = [(x, next_index) for x in self._read_first(next_chunk)]
+            reduced = [(step.inputs[0], index) for step in sums]
+            self._add_barrier([*reduced, *needed])
+        for step in sums:
+            self.steps.append(self._half_of_step(step, index))
+
+    def _read_first(self, chunk: _Chunk) -> list[Value]:
+        """Returns what the steps of a chunk are behind: the sums that the chunk before it ends
+        with, or the arguments of the body, if it is the first chunk.
+        """
+        computed: set[Value] = set()
+        reads: dict[Value, None] = {}
+        for step in chunk.steps:
+            if step in self._steps_of_halves:
+                reads.update(dict.fromkeys(step.inputs))
+                computed.update(step.outputs)
+        if chunk.begins_with:
+            return [x for x in reads if x in chunk.begins_with]
+        return [x for x in reads if has_dim(x, self.dim) and x not in computed]
+
+    def _add_barrier(self, values: Sequence[tuple[Value, int]]) -> None:
+        """Adds a barrier for values of halves; `values`: each with the index of its half."""
+        before = [self._half(value, index) for value, index in values]
+        behind = [Value(x.spec, x.placement) for x in before]
+        for (value, index), out in zip(values, behind):
+            halves = list(self._halves[value])
+            halves[index] = out
+            self._halves[value] = (halves[0], halves[1])
+        node = self.loop.node
+        self.steps.append(BarrierStep(tuple(before), tuple(behind), node))
 
     def _add_once(self, step: Step) -> None:
         """Adds a step that both halves share. It waits as the first half does."""
@@ -308,8 +339,3 @@ class HalvedBody:
             return (result,)
         return (self._half(result, 0),)
 
-
-def _waiting(step: Step, gate: Sequence[Value]) -> Step:
-    """Returns a step that waits for some values as well."""
-    waits_for = tuple(dict.fromkeys((*step.waits_for, *gate)))
-    return dataclasses.replace(step, waits_for=waits_for)  # type: ignore[type-var]

@@ -326,3 +326,33 @@ class JoinHalvesStep(Step):
     def outputs(self) -> tuple[Value, ...]:
         """The tensor."""
         return (self.out,)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BarrierStep(Step):
+    """Keeps what reads some values behind all of them: a compiler starts none of it before.
+
+    Attributes:
+      values: the values.
+      outs: the same, behind the barrier.
+      node: the node of the loop that is computed in halves.
+    """
+
+    values: tuple[Value, ...]
+    outs: tuple[Value, ...]
+    node: Node
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The values."""
+        return self.values
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The same, behind the barrier."""
+        return self.outs
+
+    @property
+    def is_view(self) -> bool:
+        """True: nothing is copied."""
+        return True

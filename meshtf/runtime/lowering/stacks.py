@@ -13,10 +13,8 @@ import tensorflow as tf
 
 from meshtf.mesh import Mesh
 from meshtf.partition import (
-    JoinHalvesStep,
     LoopStep,
     Step,
-    TakeHalfStep,
     Value,
     WriteEntryStep,
     ZerosStep,
@@ -77,33 +75,6 @@ def write_entry(executor: Shards, step: WriteEntryStep) -> list[Any]:
     for x, entry, device in zip(stacks, entries, executor.shard_devices(step.src)):
         with tf.device(device):
             shards.append(tf.tensor_scatter_nd_update(x, [[step.index]], entry[None]))
-    return [executor.to_positions(step.out, shards)]
-
-
-def take_half(executor: Shards, step: TakeHalfStep) -> list[Any]:
-    """Executes a `TakeHalfStep`: returns the entry of `executor.values` for its output."""
-    sizes, _dtype = local_shape_and_dtype(step.out, executor.mesh)
-    assert step.out.spec is not None
-    axis = step.out.spec.shape.index(step.half.dim)
-    begin = [0] * len(sizes)
-    begin[axis] = step.half.index * sizes[axis]
-    shards = []
-    xs = executor.distinct_shards(step.src, executor.values[step.src])
-    for x, device in zip(xs, executor.shard_devices(step.src)):
-        with tf.device(device):
-            shards.append(tf.slice(x, begin, sizes))
-    return [executor.to_positions(step.out, shards)]
-
-
-def join_halves(executor: Shards, step: JoinHalvesStep) -> list[Any]:
-    """Executes a `JoinHalvesStep`: returns the entry of `executor.values` for its output."""
-    a, b = (executor.distinct_shards(x, executor.values[x]) for x in step.halves)
-    assert step.out.spec is not None
-    axis = step.out.spec.shape.index(step.dim) if step.dim else None
-    shards = []
-    for x, y, device in zip(a, b, executor.shard_devices(step.out)):
-        with tf.device(device):
-            shards.append(x + y if axis is None else tf.concat([x, y], axis))
     return [executor.to_positions(step.out, shards)]
 
 

@@ -28,13 +28,11 @@ from meshtf.partition import (
     CallStep,
     FirstEntryStep,
     GatherStatisticsStep,
-    JoinHalvesStep,
     LoopStep,
     Program,
     ReadStep,
     ReshardStep,
     Step,
-    TakeHalfStep,
     Value,
     WindowStep,
     WriteEntryStep,
@@ -43,12 +41,7 @@ from meshtf.partition import (
 )
 from meshtf.runtime.lowering.control_flow import run_branch, run_call, run_loop
 from meshtf.runtime.lowering.padding.uneven_loops import take_first_entry
-from meshtf.runtime.lowering.stacks import (
-    join_halves,
-    make_zeros,
-    take_half,
-    write_entry,
-)
+from meshtf.runtime.lowering.stacks import make_zeros, write_entry
 
 
 class StepExecutor:
@@ -160,8 +153,6 @@ StepExecutor.table = {
     FirstEntryStep: take_first_entry,
     ZerosStep: make_zeros,
     WriteEntryStep: write_entry,
-    TakeHalfStep: take_half,
-    JoinHalvesStep: join_halves,
     WindowStep: lambda executor, step: [executor._exchange_window(step)],
     GatherStatisticsStep: lambda executor, step: [executor._gather_statistics(step)],
     LoopStep: run_loop,
