@@ -31,6 +31,8 @@ def abstract_mesh(mesh: Mesh) -> Mesh:
         stages=mesh.stages,
         strict=mesh.strict,
         bucket_bytes=mesh.bucket_bytes,
+        reduce_dtype=mesh.reduce_dtype,
+        two_batch_overlap=mesh.two_batch_overlap,
         optional_axes=[*mesh.optional_axes, *sorted(named - set(mesh.axes))],
     )
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from meshtf.graph import Node, OpWithStatistics, Role, factor_of, window_of
-from meshtf.mesh.shard_sizes import shard_size
 from meshtf.partition.steps.bodies import LoopStep
 from meshtf.partition.steps.collectives import ReshardStep
 from meshtf.partition.steps.halved_steps import (
@@ -71,7 +70,9 @@ class HalvedBody:
         self._terms: set[Value] = set()
         self._of_both: set[Value] = set()  # what needs both halves
         self._halves: dict[Value, tuple[Value, Value]] = {}
-        self._whole: set[Value] = set()  # terms that were added, and halves that were joined
+        self._whole: set[Value] = (
+            set()
+        )  # terms that were added, and halves that were joined
         self._nodes: dict[Node | None, Node] = {}  # those of steps of halves
         self._size = 0
 
@@ -338,4 +339,3 @@ class HalvedBody:
             self._make_whole([result])
             return (result,)
         return (self._half(result, 0),)
-

@@ -30,21 +30,41 @@ from meshtf.partition.steps.halved_steps import half_of_value, take_halves
 from meshtf.partition.steps.local import JoinHalvesStep
 from meshtf.partition.steps.step import Program, Step, Value
 
+_NO_LOOP = (
+    "two_batch_overlap: no loop waits for sums over devices and can run in halves of what its "
+    "carries have: each op maps along the dimension or sums over it, and each device has an even "
+    "number of its elements."
+)
+
 
 def with_halves(program: Program) -> Program:
     """Returns a program whose loops compute their iterations in two halves, where they wait for
-    sums over devices. Its results have the same numbers.
+    sums over devices. Its results have the same numbers, and its notes say which loops they are.
     """
+    halved = _with_halves(program)
+    if halved is None:
+        notes = (*program.notes, _NO_LOOP)
+        return dataclasses.replace(program, notes=notes)
+    return halved
+
+
+def _with_halves(program: Program) -> Program | None:
+    """Returns what `with_halves` does, for a program or a body; None: no loop is halved."""
     halves: dict[Value, tuple[Value, Value]] = {}
+    notes: dict[str, None] = {}
     steps: list[Step] = []
     for step in program.steps:
-        if step.loop is None:
-            steps.append(step)
-        else:
-            steps.extend(_loop_in_halves(step.loop, halves))
-    if steps == list(program.steps):
-        return program
-    return dataclasses.replace(program, steps=_without_unread(steps, program.results))
+        new_steps = None
+        if step.loop is not None:
+            new_steps = _loop_in_halves(step.loop, halves, notes)
+        steps.extend([step] if new_steps is None else new_steps)
+    if not notes:
+        return None
+    return dataclasses.replace(
+        program,
+        steps=_without_unread(steps, program.results),
+        notes=(*program.notes, *notes),
+    )
 
 
 def _without_unread(
@@ -62,19 +82,24 @@ def _without_unread(
 
 
 def _loop_in_halves(
-    loop: LoopStep, halves: dict[Value, tuple[Value, Value]]
-) -> list[Step]:
-    """Returns the steps that take the place of a loop.
+    loop: LoopStep,
+    halves: dict[Value, tuple[Value, Value]],
+    notes: dict[str, None],
+) -> list[Step] | None:
+    """Returns the steps that take the place of a loop; None: it stays as it is.
 
     Args:
       loop: the loop.
       halves: the halves of values that exist; those that the loop computes are added.
+      notes: notes are added.
     """
-    body = with_halves(loop.body)
-    if body is not loop.body:
+    body = _with_halves(loop.body)
+    if body is not None:
+        notes.update(dict.fromkeys(body.notes))
+        body = dataclasses.replace(body, notes=loop.body.notes)
         return [dataclasses.replace(loop, body=body)]
     if loop.test is not None or loop.axes or loop.is_pipeline:
-        return [loop]
+        return None
     for dim in _candidates(loop):
         try:
             halved = _HalvedLoop(loop, dim, halves)
@@ -82,8 +107,11 @@ def _loop_in_halves(
         except NotHalvable:
             continue
         halves.update(halved.halves)
+        notes[f"two_batch_overlap: {loop.node.source} runs in halves of {dim!r}."] = (
+            None
+        )
         return steps
-    return [loop]
+    return None
 
 
 def _candidates(loop: LoopStep) -> list[str]:

@@ -25,4 +25,6 @@ def with_overlap(program: Program, platform: str) -> Program:
     """
     if platform not in PLATFORMS:
         return program
-    return with_late_sums(with_halves(program))
+    if program.mesh.two_batch_overlap:
+        program = with_halves(program)
+    return with_late_sums(program)
