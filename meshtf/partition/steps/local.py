@@ -94,11 +94,11 @@ class Half(NamedTuple):
 
     Attributes:
       dim: the name of the dimension.
-      index: 0: the first half; 1: the second.
+      number: 0: the first half; 1: the second.
     """
 
     dim: str
-    index: int
+    number: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -234,7 +234,7 @@ class DeviceContext:
         index = self.coordinates.index(axes, self._mesh) if axes else 0
         if self._half is None or self._half.dim != factor:
             return index
-        return 2 * index + self._half.index
+        return 2 * index + self._half.number
 
     def shard_offset(self, factor: str) -> Any:
         """Returns the global index of the shard's first element; 0 if the factor is not

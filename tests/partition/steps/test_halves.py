@@ -97,8 +97,8 @@ def turns(body: Program) -> list[int]:
     result: list[int] = []
     for step in body.steps:
         half = step.computation.half if step.computation is not None else None
-        if half is not None and result[-1:] != [half.index]:
-            result.append(half.index)
+        if half is not None and result[-1:] != [half.number]:
+            result.append(half.number)
     return result
 
 

@@ -18,7 +18,7 @@ def take_half(replica: SingleReplica, step: TakeHalfStep) -> list[Any]:
     assert step.out.spec is not None
     axis = step.out.spec.shape.index(step.half.dim)
     begin = [0] * len(sizes)
-    begin[axis] = step.half.index * sizes[axis]
+    begin[axis] = step.half.number * sizes[axis]
     return [tf.slice(replica.values[step.src], begin, sizes)]
 
 
