@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from meshtf.graph import Node, OpWithStatistics, Role, factor_of, window_of
 from meshtf.partition.steps.bodies import LoopStep
@@ -16,13 +16,14 @@ from meshtf.partition.steps.collectives import ReshardStep
 from meshtf.partition.steps.halved_steps import (
     half_of_compute,
     half_of_node,
-    half_of_value,
+    halves_of_value,
     take_halves,
 )
 from meshtf.partition.steps.local import BarrierStep, Compute, Half, JoinHalvesStep
 from meshtf.partition.steps.step import Step, Value
 
 _HALVES = (0, 1)
+Pair: TypeAlias = tuple[Value, Value]  # the two halves of a value
 
 
 class NotHalvable(Exception):
@@ -64,21 +65,21 @@ class HalvedBody:
         self.loop = loop
         self.dim = dim
         self.steps: list[Step] = []
-        # What the steps of a half compute: terms are to be added to those of the other half.
+        # Which steps run for each half, and what they compute: values of which each half has its
+        # own, and terms that are to be added to those of the other half.
         self._steps_of_halves: set[Step] = set()
         self._of_halves: set[Value] = set()
         self._terms: set[Value] = set()
-        self._of_both: set[Value] = set()  # what needs both halves
-        self._halves: dict[Value, tuple[Value, Value]] = {}
-        self._whole: set[Value] = (
-            set()
-        )  # terms that were added, and halves that were joined
-        self._nodes: dict[Node | None, Node] = {}  # those of steps of halves
-        self._size = 0
+        # What is computed from the terms of both halves.
+        self._of_both: set[Value] = set()
+        # The halves of values so far, and the values that were made of their halves.
+        self._halves: dict[Value, Pair] = {}
+        self._joined: set[Value] = set()
+        # The nodes of steps of halves, by that of the planned step.
+        self._nodes: dict[Node | None, Node] = {}
+        self._size = 0  # of the dimension; 0: not known yet
 
-    def compute(
-        self, arguments: Mapping[Value, tuple[Value, Value]]
-    ) -> list[tuple[Value, ...]]:
+    def compute(self, arguments: Mapping[Value, Pair]) -> list[tuple[Value, ...]]:
         """Returns the results of the body: one value, or the halves of each.
 
         Args:
@@ -94,12 +95,12 @@ class HalvedBody:
             raise NotHalvable
         self._check_carries()
         self._take_halves(self._read_first(chunks[0]))
-        turns = [(chunk, index) for chunk in chunks for index in _HALVES]
-        for (chunk, index), next_turn in zip(turns, [*turns[1:], None]):
-            self._add_half(chunk, index, next_turn)
+        schedule = [(chunk, index) for chunk in chunks for index in _HALVES]
+        for (chunk, index), following in zip(schedule, [*schedule[1:], None]):
+            self._add_half(chunk, index, following)
             if index == _HALVES[-1]:
                 for step in chunk.behind:
-                    self._make_whole(step.inputs)
+                    self._join(step.inputs)
                     self._add_once(step)
         return [
             self._result(result, k) for k, result in enumerate(self.loop.body.results)
@@ -145,8 +146,8 @@ class HalvedBody:
             self._check_compute(step.computation)
             node = step.computation.node
             self._nodes[node] = half_of_node(node, self.dim)
-        elif step.reshards and isinstance(step, ReshardStep):
-            self._check_reshard(step)
+        elif step.reshards == (step,):
+            self._check_reshard(step.reshards[0])
             self._of_halves.update(step.outputs)
         else:
             raise NotHalvable
@@ -217,21 +218,18 @@ class HalvedBody:
         if not self._is_halved(value) and value not in self._terms:
             return value
         if value not in self._halves:
-            self._halves[value] = (
-                half_of_value(value, self.dim),
-                half_of_value(value, self.dim),
-            )
+            self._halves[value] = halves_of_value(value, self.dim)
         return self._halves[value][index]
 
     def _add_half(
-        self, chunk: _Chunk, index: int, next_turn: tuple[_Chunk, int] | None
+        self, chunk: _Chunk, index: int, following: tuple[_Chunk, int] | None
     ) -> None:
         """Adds the steps of one half of a chunk, and the barrier between it and the next one.
 
         Args:
           chunk: the chunk.
           index: the index of the half.
-          next_turn: the chunk that runs next, and of which half; None: none does.
+          following: the chunk that runs next, and of which half; None: none does.
         """
         sums: list[Step] = []
         for step in chunk.steps:
@@ -244,8 +242,8 @@ class HalvedBody:
                 sums.append(step)
             else:
                 self.steps.append(self._half_of_step(step, index))
-        if next_turn is not None:
-            next_chunk, next_index = next_turn
+        if following is not None:
+            next_chunk, next_index = following
             needed = [(x, next_index) for x in self._read_first(next_chunk)]
             reduced = [(step.inputs[0], index) for step in sums]
             self._add_barrier([*reduced, *needed])
@@ -271,9 +269,8 @@ class HalvedBody:
         before = [self._half(value, index) for value, index in values]
         behind = [Value(x.spec, x.placement) for x in before]
         for (value, index), out in zip(values, behind):
-            halves = list(self._halves[value])
-            halves[index] = out
-            self._halves[value] = (halves[0], halves[1])
+            first, second = self._halves[value]
+            self._halves[value] = (first, out) if index else (out, second)
         node = self.loop.node
         self.steps.append(BarrierStep(tuple(before), tuple(behind), node))
 
@@ -282,7 +279,7 @@ class HalvedBody:
         changes: dict[str, Any] = {}
         if step.waits_for:
             changes["waits_for"] = tuple(self._half(x, 0) for x in step.waits_for)
-        if isinstance(step, ReshardStep) and step.node in self._nodes:
+        if step.reshards and step.node in self._nodes:
             changes["node"] = self._nodes[step.node]  # which needs the result
         self.steps.append(dataclasses.replace(step, **changes) if changes else step)  # type: ignore[type-var]
 
@@ -296,33 +293,41 @@ class HalvedBody:
 
     def _half_of_step(self, step: Step, index: int) -> Step:
         """Returns the step that computes a half of what a step computes."""
-        waits_for = tuple(self._half(x, index) for x in step.waits_for)
-        if isinstance(step, ReshardStep):
-            return dataclasses.replace(
-                step,
-                src=self._half(step.src, index),
-                out=self._half(step.out, index),
-                node=self._nodes.get(step.node, step.node),
-                waits_for=waits_for,
-            )
+        if step.reshards:
+            (reshard,) = step.reshards
+            return self._half_of_reshard(reshard, index)
         compute = step.computation
         assert compute is not None
-        half = Half(self.dim, index)
-        node = self._nodes[compute.node]
-        new_step = half_of_compute(compute, node, half, lambda x: self._half(x, index))
+        new_step = half_of_compute(
+            compute,
+            self._nodes[compute.node],
+            Half(self.dim, index),
+            lambda value: self._half(value, index),
+        )
+        waits_for = tuple(self._half(x, index) for x in step.waits_for)
         return dataclasses.replace(new_step, waits_for=waits_for)
+
+    def _half_of_reshard(self, step: ReshardStep, index: int) -> ReshardStep:
+        """Returns the reshard of a half."""
+        return dataclasses.replace(
+            step,
+            src=self._half(step.src, index),
+            out=self._half(step.out, index),
+            node=self._nodes.get(step.node, step.node),
+            waits_for=tuple(self._half(x, index) for x in step.waits_for),
+        )
 
     # What needs both halves.
 
-    def _make_whole(self, values: Iterable[Value]) -> None:
+    def _join(self, values: Iterable[Value]) -> None:
         """Adds the steps that add terms, and join halves, of some values."""
         for value in values:
             is_halved = value in self._terms or has_dim(value, self.dim)
-            if is_halved and value not in self._whole:
-                self._whole.add(value)
+            if is_halved and value not in self._joined:
+                self._joined.add(value)
                 dim = self.dim if has_dim(value, self.dim) else ""
-                halves = self._halves[value]
-                self.steps.append(JoinHalvesStep(dim, halves, value, self.loop.node))
+                pair = self._halves[value]
+                self.steps.append(JoinHalvesStep(dim, pair, value, self.loop.node))
 
     def _result(self, result: Value, index: int) -> tuple[Value, ...]:
         """Returns a result of the body, or its halves.
@@ -336,6 +341,6 @@ class HalvedBody:
         if has_dim(result, self.dim) and not is_term:
             return self._half(result, 0), self._half(result, 1)
         if result in self._terms or has_dim(result, self.dim):
-            self._make_whole([result])
+            self._join([result])
             return (result,)
         return (self._half(result, 0),)

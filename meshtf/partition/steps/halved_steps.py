@@ -34,24 +34,29 @@ def take_halves(value: Value, dim: str, node: Node) -> list[TakeHalfStep]:
     ]
 
 
+def halves_of_value(value: Value, dim: str) -> tuple[Value, Value]:
+    """Returns a new value for each half of a value."""
+    return half_of_value(value, dim), half_of_value(value, dim)
+
+
 def half_of_node(node: Node, dim: str) -> Node:
     """Returns a node that is applied to halves of tensors."""
     return node.with_specs(lambda spec: half_of_spec(spec, dim))
 
 
 def half_of_compute(
-    step: Compute, node: Node, half: Half, renamed: Callable[[Value], Value]
+    step: Compute, node: Node, batch_half: Half, renamed: Callable[[Value], Value]
 ) -> Compute:
     """Returns the step that computes a half of what a step computes.
 
     Args:
       step: the step.
       node: its node, of halves.
-      half: the half.
+      batch_half: which half.
       renamed: a function that returns the half of a value; it makes one of outputs.
     """
     sizes = tuple(
-        (factor, size // 2 if factor == half.dim else size)
+        (factor, size // 2 if factor == batch_half.dim else size)
         for factor, size in step.plan.sizes
     )
     return dataclasses.replace(
@@ -60,5 +65,5 @@ def half_of_compute(
         plan=dataclasses.replace(step.plan, sizes=sizes),
         ins=tuple(map(renamed, step.ins)),
         outs=tuple(map(renamed, step.outs)),
-        half=half,
+        batch_half=batch_half,
     )

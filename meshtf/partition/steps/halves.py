@@ -25,8 +25,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from meshtf.partition.steps.bodies import LoopStep
-from meshtf.partition.steps.halved_body import HalvedBody, NotHalvable, has_dim
-from meshtf.partition.steps.halved_steps import half_of_value, take_halves
+from meshtf.partition.steps.halved_body import HalvedBody, NotHalvable, Pair, has_dim
+from meshtf.partition.steps.halved_steps import halves_of_value, take_halves
 from meshtf.partition.steps.local import JoinHalvesStep
 from meshtf.partition.steps.step import Program, Step, Value
 
@@ -39,7 +39,7 @@ _NO_LOOP = (
 
 def with_halves(program: Program) -> Program:
     """Returns a program whose loops compute their iterations in two halves, where they wait for
-    sums over devices. Its results have the same numbers, and its notes say which loops they are.
+    sums over devices. Its results have the same numbers, and `overlap` says which loops they are.
     """
     halved = _with_halves(program)
     if halved is None:
@@ -48,68 +48,71 @@ def with_halves(program: Program) -> Program:
     return halved
 
 
+@dataclasses.dataclass
+class _Known:
+    """What is known of a program while its loops are rewritten.
+
+    Attributes:
+      pairs: the two halves of values.
+      joins: the steps that join halves of outputs of loops.
+      texts: what `Program.overlap` says of loops that are halved, in order.
+    """
+
+    pairs: dict[Value, Pair] = dataclasses.field(default_factory=dict)
+    joins: set[Step] = dataclasses.field(default_factory=set)
+    texts: dict[str, None] = dataclasses.field(default_factory=dict)
+
+
 def _with_halves(program: Program) -> Program | None:
     """Returns what `with_halves` does, for a program or a body; None: no loop is halved."""
-    halves: dict[Value, tuple[Value, Value]] = {}
-    notes: dict[str, None] = {}
+    known = _Known()
     steps: list[Step] = []
     for step in program.steps:
         new_steps = None
         if step.loop is not None:
-            new_steps = _loop_in_halves(step.loop, halves, notes)
+            new_steps = _loop_in_halves(step.loop, known)
         steps.extend([step] if new_steps is None else new_steps)
-    if not notes:
+    if not known.texts:
         return None
-    return dataclasses.replace(
-        program,
-        steps=_without_unread(steps, program.results),
-        notes=(*program.notes, *notes),
-    )
-
-
-def _without_unread(
-    steps: Sequence[Step], results: Sequence[Value]
-) -> tuple[Step, ...]:
-    """Returns steps without those that join halves of what nothing reads."""
-    read = set(results)
+    # Another loop may take the halves, so that nothing reads what is joined.
+    needed = set(program.results)
     for step in steps:
-        read.update(step.dependencies)
-    return tuple(
+        needed.update(step.dependencies)
+    needed_steps = (
         step
         for step in steps
-        if not isinstance(step, JoinHalvesStep) or step.out in read
+        if step not in known.joins or not needed.isdisjoint(step.outputs)
+    )
+    return dataclasses.replace(
+        program,
+        steps=tuple(needed_steps),
+        overlap=(*program.overlap, *known.texts),
     )
 
 
-def _loop_in_halves(
-    loop: LoopStep,
-    halves: dict[Value, tuple[Value, Value]],
-    notes: dict[str, None],
-) -> list[Step] | None:
+def _loop_in_halves(loop: LoopStep, known: _Known) -> list[Step] | None:
     """Returns the steps that take the place of a loop; None: it stays as it is.
 
     Args:
       loop: the loop.
-      halves: the halves of values that exist; those that the loop computes are added.
-      notes: notes are added.
+      known: what is known before the loop; what is known of the loop is added.
     """
     body = _with_halves(loop.body)
     if body is not None:
-        notes.update(dict.fromkeys(body.notes))
-        body = dataclasses.replace(body, notes=loop.body.notes)
+        known.texts.update(dict.fromkeys(body.overlap))
         return [dataclasses.replace(loop, body=body)]
     if loop.test is not None or loop.axes or loop.is_pipeline:
         return None
     for dim in _candidates(loop):
         try:
-            halved = _HalvedLoop(loop, dim, halves)
+            halved = _HalvedLoop(loop, dim, known.pairs)
             steps = halved.steps()
         except NotHalvable:
             continue
-        halves.update(halved.halves)
-        notes[f"two_batch_overlap: {loop.node.source} runs in halves of {dim!r}."] = (
-            None
-        )
+        known.pairs.update(halved.pairs)
+        known.joins.update(halved.behind)
+        text = f"halves of {dim!r} in {loop.node.source}: each beside the sums of the other"
+        known.texts[text] = None
         return steps
     return None
 
@@ -130,21 +133,21 @@ class _HalvedLoop:
     Args:
       loop: the loop.
       dim: the name of the dimension.
-      halves: the halves of values that exist before the loop.
+      pairs: the halves of values that exist before the loop.
 
     Attributes:
-      halves: these, with those of the inputs and outputs of the loop.
+      pairs: these, with those of the inputs and outputs of the loop.
     """
 
     def __init__(
         self,
         loop: LoopStep,
         dim: str,
-        halves: Mapping[Value, tuple[Value, Value]],
+        pairs: Mapping[Value, Pair],
     ) -> None:
         self.loop = loop
         self.dim = dim
-        self.halves = dict(halves)
+        self.pairs = dict(pairs)
         self.before: list[Step] = []
         self.behind: list[Step] = []
 
@@ -157,7 +160,7 @@ class _HalvedLoop:
         """
         loop = self.loop
         body = HalvedBody(loop, self.dim)
-        arguments: dict[Value, tuple[Value, Value]] = {}
+        arguments: dict[Value, Pair] = {}
         carries, initial_values = self._arguments(
             loop.carries, loop.initial_values, arguments, takes=True
         )
@@ -187,7 +190,7 @@ class _HalvedLoop:
         self,
         arguments: Sequence[Value],
         values: Sequence[Value],
-        halves: dict[Value, tuple[Value, Value]],
+        pairs: dict[Value, Pair],
         takes: bool,
     ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
         """Returns arguments of the body, and their values, with two for each that is halved.
@@ -195,27 +198,24 @@ class _HalvedLoop:
         Args:
           arguments: the arguments.
           values: the value of each.
-          halves: the halves of arguments are added to it.
+          pairs: the halves of arguments are added to it.
           takes: whether halves are taken of values that have none yet.
         """
         new_arguments: list[Value] = []
         new_values: list[Value] = []
         for argument, value in zip(arguments, values, strict=True):
             is_halved = has_dim(argument, self.dim)
-            if not is_halved or not (takes or value in self.halves):
+            if not is_halved or not (takes or value in self.pairs):
                 new_arguments.append(argument)
                 new_values.append(value)
                 continue
-            if value not in self.halves:
+            if value not in self.pairs:
                 steps = take_halves(value, self.dim, self.loop.node)
                 self.before.extend(steps)
-                self.halves[value] = (steps[0].out, steps[1].out)
-            halves[argument] = (
-                half_of_value(argument, self.dim),
-                half_of_value(argument, self.dim),
-            )
-            new_arguments.extend(halves[argument])
-            new_values.extend(self.halves[value])
+                self.pairs[value] = (steps[0].out, steps[1].out)
+            pairs[argument] = halves_of_value(argument, self.dim)
+            new_arguments.extend(pairs[argument])
+            new_values.extend(self.pairs[value])
         return tuple(new_arguments), tuple(new_values)
 
     def _outs(self, result: Sequence[Value], out: Value) -> Sequence[Value]:
@@ -227,7 +227,7 @@ class _HalvedLoop:
         """
         if len(result) == 1:
             return [out]
-        outs = half_of_value(out, self.dim), half_of_value(out, self.dim)
-        self.halves[out] = outs
+        outs = halves_of_value(out, self.dim)
+        self.pairs[out] = outs
         self.behind.append(JoinHalvesStep(self.dim, outs, out, self.loop.node))
         return outs

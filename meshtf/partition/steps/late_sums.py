@@ -47,10 +47,15 @@ def with_late_sums(program: Program) -> Program:
     results have the same numbers.
     """
     rewritten: dict[Step, list[Step]] = {}
+    texts: list[str] = []
     for step in program.steps:
         sums = _late_sums(step.loop, program) if step.loop else {}
         if step.loop and sums:
             rewritten[step] = _with_sums_within(step.loop, sums)
+            count = f"{len(sums)} sum{'s'[: len(sums) - 1]}"
+            texts.append(
+                f"{count} over devices of {step.loop.node.source}: beside the next iteration"
+            )
             for conversion, reduction in sums.values():
                 rewritten[reduction] = []
                 if conversion is not None:
@@ -58,7 +63,8 @@ def with_late_sums(program: Program) -> Program:
     if not rewritten:
         return program
     steps = [new for step in program.steps for new in rewritten.get(step, [step])]
-    return dataclasses.replace(program, steps=tuple(steps))
+    overlap = (*program.overlap, *texts)
+    return dataclasses.replace(program, steps=tuple(steps), overlap=overlap)
 
 
 def _late_sums(loop: LoopStep, program: Program) -> dict[int, _Sum]:

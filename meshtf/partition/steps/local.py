@@ -94,11 +94,11 @@ class Half(NamedTuple):
 
     Attributes:
       dim: the name of the dimension.
-      number: 0: the first half; 1: the second.
+      half_index: 0: the first half; 1: the second.
     """
 
     dim: str
-    number: int
+    half_index: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,7 +116,7 @@ class Compute(Step):
       makes_statistics: whether the step runs `statistics`.
       gathered: the statistics of all shards, for `local_sharded`; None otherwise.
       residuals: the residuals of the local shard, for `local_sharded`; None otherwise.
-      half: the half that the step computes, whose sizes `node` and `plan` have; None: all.
+      batch_half: the half that the step computes, whose sizes `node` and `plan` have; None: all.
       waits_for: see `Step`.
     """
 
@@ -127,7 +127,7 @@ class Compute(Step):
     makes_statistics: bool = False
     gathered: Value | None = None
     residuals: Value | None = None
-    half: Half | None = None
+    batch_half: Half | None = None
     waits_for: tuple[Value, ...] = ()
 
     @property
@@ -279,13 +279,13 @@ class TakeHalfStep(Step):
     """Takes a half of each device's shard of a tensor.
 
     Attributes:
-      half: the half.
+      batch_half: which half.
       src: the tensor.
       out: the half: a tensor of half the size, in the same placement.
       node: the node of the loop that is computed in halves.
     """
 
-    half: Half
+    batch_half: Half
     src: Value
     out: Value
     node: Node
@@ -307,20 +307,20 @@ class JoinHalvesStep(Step):
 
     Attributes:
       dim: the dimension that the halves are of; "": the halves are terms of a sum.
-      halves: the halves.
+      half_values: the halves.
       out: the tensor.
       node: the node of the loop that is computed in halves.
     """
 
     dim: str
-    halves: tuple[Value, Value]
+    half_values: tuple[Value, Value]
     out: Value
     node: Node
 
     @property
     def inputs(self) -> tuple[Value, ...]:
         """The halves."""
-        return self.halves
+        return self.half_values
 
     @property
     def outputs(self) -> tuple[Value, ...]:

@@ -112,8 +112,8 @@ class DeviceContext:
       on_any_device: whether the op may run on other devices than those of the mesh.
       checks: the recorder of checks of indices; None: checks are not recorded.
       stored: how `stored` and `computed_once` store tensors; None: as XLA likes.
-      half: the half of the shards that the op computes; None: all. The sizes of the node and of the
-        plan are those of a half. To the op it is a shard among twice as many.
+      batch_half: the half of the shards that the op computes; None: all. The sizes of the node and
+        of the plan are those of a half. To the op it is a shard among twice as many.
 
     Attributes:
       inputs: the shape of each input on this device.
@@ -131,14 +131,14 @@ class DeviceContext:
         on_any_device: bool = False,
         checks: CheckRecorder | None = None,
         stored: Stored | None = None,
-        half: Half | None = None,
+        batch_half: Half | None = None,
     ) -> None:
         self.compiled = compiled
         self.coordinates = coordinates
         self._on_any_device = on_any_device
         self._checks = checks
         self._stored = stored
-        self._half = half
+        self._half = batch_half
         self._node = node
         self._plan = plan
         self._mesh = mesh
@@ -234,7 +234,7 @@ class DeviceContext:
         index = self.coordinates.index(axes, self._mesh) if axes else 0
         if self._half is None or self._half.dim != factor:
             return index
-        return 2 * index + self._half.number
+        return 2 * index + self._half.half_index
 
     def shard_offset(self, factor: str) -> Any:
         """Returns the global index of the shard's first element; 0 if the factor is not

@@ -96,9 +96,9 @@ def turns(body: Program) -> list[int]:
     """Returns which half computes, in the order of the steps of a body, without repetitions."""
     result: list[int] = []
     for step in body.steps:
-        half = step.computation.half if step.computation is not None else None
-        if half is not None and result[-1:] != [half.number]:
-            result.append(half.number)
+        half = step.computation.batch_half if step.computation is not None else None
+        if half is not None and result[-1:] != [half.half_index]:
+            result.append(half.half_index)
     return result
 
 
@@ -124,7 +124,7 @@ def test_halves_take_turns_at_each_sum(layout):
     # Two sums in a layer make three chunks.
     assert turns(forward) == [0, 1] * 3
     assert len(turns(backward)) >= len(turns(forward))
-    assert any("runs in halves of 'batch'" in note for note in program.notes)
+    assert "halves of 'batch' in mtf.scan" in program.overlap[0]
 
 
 def test_what_cannot_be_halved_stays():

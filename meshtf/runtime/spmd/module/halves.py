@@ -16,15 +16,15 @@ def take_half(replica: SingleReplica, step: TakeHalfStep) -> list[Any]:
     """Returns the half that a `TakeHalfStep` takes of this replica's shard."""
     sizes, _dtype = local_shape_and_dtype(step.out, replica.mesh)
     assert step.out.spec is not None
-    axis = step.out.spec.shape.index(step.half.dim)
+    axis = step.out.spec.shape.index(step.batch_half.dim)
     begin = [0] * len(sizes)
-    begin[axis] = step.half.number * sizes[axis]
+    begin[axis] = step.batch_half.half_index * sizes[axis]
     return [tf.slice(replica.values[step.src], begin, sizes)]
 
 
 def join_halves(replica: SingleReplica, step: JoinHalvesStep) -> list[Any]:
     """Returns this replica's shard of what a `JoinHalvesStep` makes of halves."""
-    first, second = (replica.values[value] for value in step.halves)
+    first, second = (replica.values[value] for value in step.half_values)
     if not step.dim:
         return [first + second]
     assert step.out.spec is not None
