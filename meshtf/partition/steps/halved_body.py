@@ -73,7 +73,7 @@ class HalvedBody:
         # What is computed from the terms of both halves.
         self._of_both: set[Value] = set()
         # The halves of values so far, and the values that were made of their halves.
-        self._halves: dict[Value, Pair] = {}
+        self._pairs: dict[Value, Pair] = {}
         self._joined: set[Value] = set()
         # The nodes of steps of halves, by that of the planned step.
         self._nodes: dict[Node | None, Node] = {}
@@ -88,7 +88,7 @@ class HalvedBody:
         Raises:
           NotHalvable: a step does not map along the dimension, or no sum is waited for.
         """
-        self._halves.update(arguments)
+        self._pairs.update(arguments)
         self._of_halves.update(arguments)
         chunks = self._chunks()
         if len(chunks) < 2:
@@ -213,13 +213,13 @@ class HalvedBody:
 
     # The steps of halves.
 
-    def _half(self, value: Value, index: int) -> Value:
+    def _half_of(self, value: Value, index: int) -> Value:
         """Returns what a half has of a value."""
         if not self._is_halved(value) and value not in self._terms:
             return value
-        if value not in self._halves:
-            self._halves[value] = halves_of_value(value, self.dim)
-        return self._halves[value][index]
+        if value not in self._pairs:
+            self._pairs[value] = halves_of_value(value, self.dim)
+        return self._pairs[value][index]
 
     def _add_half(
         self, chunk: _Chunk, index: int, following: tuple[_Chunk, int] | None
@@ -266,11 +266,11 @@ class HalvedBody:
 
     def _add_barrier(self, values: Sequence[tuple[Value, int]]) -> None:
         """Adds a barrier for values of halves; `values`: each with the index of its half."""
-        before = [self._half(value, index) for value, index in values]
+        before = [self._half_of(value, index) for value, index in values]
         behind = [Value(x.spec, x.placement) for x in before]
         for (value, index), out in zip(values, behind):
-            first, second = self._halves[value]
-            self._halves[value] = (first, out) if index else (out, second)
+            first, second = self._pairs[value]
+            self._pairs[value] = (first, out) if index else (out, second)
         node = self.loop.node
         self.steps.append(BarrierStep(tuple(before), tuple(behind), node))
 
@@ -278,7 +278,7 @@ class HalvedBody:
         """Adds a step that both halves share. It waits as the first half does."""
         changes: dict[str, Any] = {}
         if step.waits_for:
-            changes["waits_for"] = tuple(self._half(x, 0) for x in step.waits_for)
+            changes["waits_for"] = tuple(self._half_of(x, 0) for x in step.waits_for)
         if step.reshards and step.node in self._nodes:
             changes["node"] = self._nodes[step.node]  # which needs the result
         self.steps.append(dataclasses.replace(step, **changes) if changes else step)  # type: ignore[type-var]
@@ -286,9 +286,9 @@ class HalvedBody:
     def _take_halves(self, values: Iterable[Value]) -> None:
         """Adds the steps that take halves of what is not halved outside of the body."""
         for value in values:
-            if has_dim(value, self.dim) and value not in self._halves:
+            if has_dim(value, self.dim) and value not in self._pairs:
                 steps = take_halves(value, self.dim, self.loop.node)
-                self._halves[value] = (steps[0].out, steps[1].out)
+                self._pairs[value] = (steps[0].out, steps[1].out)
                 self.steps.extend(steps)
 
     def _half_of_step(self, step: Step, index: int) -> Step:
@@ -302,19 +302,19 @@ class HalvedBody:
             compute,
             self._nodes[compute.node],
             Half(self.dim, index),
-            lambda value: self._half(value, index),
+            lambda value: self._half_of(value, index),
         )
-        waits_for = tuple(self._half(x, index) for x in step.waits_for)
+        waits_for = tuple(self._half_of(x, index) for x in step.waits_for)
         return dataclasses.replace(new_step, waits_for=waits_for)
 
     def _half_of_reshard(self, step: ReshardStep, index: int) -> ReshardStep:
         """Returns the reshard of a half."""
         return dataclasses.replace(
             step,
-            src=self._half(step.src, index),
-            out=self._half(step.out, index),
+            src=self._half_of(step.src, index),
+            out=self._half_of(step.out, index),
             node=self._nodes.get(step.node, step.node),
-            waits_for=tuple(self._half(x, index) for x in step.waits_for),
+            waits_for=tuple(self._half_of(x, index) for x in step.waits_for),
         )
 
     # What needs both halves.
@@ -326,7 +326,7 @@ class HalvedBody:
             if is_halved and value not in self._joined:
                 self._joined.add(value)
                 dim = self.dim if has_dim(value, self.dim) else ""
-                pair = self._halves[value]
+                pair = self._pairs[value]
                 self.steps.append(JoinHalvesStep(dim, pair, value, self.loop.node))
 
     def _result(self, result: Value, index: int) -> tuple[Value, ...]:
@@ -339,8 +339,8 @@ class HalvedBody:
         is_term = len(self.loop.carries) <= index < self.loop.num_unstacked
         self._take_halves([result])
         if has_dim(result, self.dim) and not is_term:
-            return self._half(result, 0), self._half(result, 1)
+            return self._half_of(result, 0), self._half_of(result, 1)
         if result in self._terms or has_dim(result, self.dim):
             self._join([result])
             return (result,)
-        return (self._half(result, 0),)
+        return (self._half_of(result, 0),)

@@ -138,7 +138,7 @@ class DeviceContext:
         self._on_any_device = on_any_device
         self._checks = checks
         self._stored = stored
-        self._half = batch_half
+        self._batch_half = batch_half
         self._node = node
         self._plan = plan
         self._mesh = mesh
@@ -196,7 +196,9 @@ class DeviceContext:
 
     def _num_halves(self, factor: str) -> int:
         """Returns 2 if the op computes a half along this factor, else 1."""
-        return 2 if self._half is not None and self._half.dim == factor else 1
+        return (
+            2 if self._batch_half is not None and self._batch_half.dim == factor else 1
+        )
 
     def local_size(self, factor: str) -> int:
         """Returns the size of this shard along a factor, in elements, with padding."""
@@ -232,9 +234,9 @@ class DeviceContext:
         """Returns the index of this shard along a factor; 0 if the factor is not sharded."""
         axes = self._plan.axes_of(factor)
         index = self.coordinates.index(axes, self._mesh) if axes else 0
-        if self._half is None or self._half.dim != factor:
+        if self._batch_half is None or self._batch_half.dim != factor:
             return index
-        return 2 * index + self._half.half_index
+        return 2 * index + self._batch_half.half_index
 
     def shard_offset(self, factor: str) -> Any:
         """Returns the global index of the shard's first element; 0 if the factor is not
