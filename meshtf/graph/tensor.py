@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from meshtf.display import html_placement, html_text
@@ -136,22 +136,13 @@ class Node:
         node._set(**{name: getattr(self, name) for name in Node.__slots__} | changes)
         return node
 
-    def with_inputs(self, inputs: Sequence[Tensor]) -> Node:
-        """Returns a copy with new outputs, which is applied to other tensors."""
-        node = self.copy_with(inputs=tuple(inputs))
-        node._set(outputs=tuple(Tensor(node, y.index, y.spec) for y in self.outputs))
-        return node
-
-    def with_specs(self, changed: Callable[[Spec], Spec]) -> Node:
-        """Returns a copy whose inputs and outputs have other specs.
-
-        Args:
-          changed: a function that returns the new spec for an old one.
+    def with_inputs(self, inputs: Sequence[Tensor], specs: Sequence[Spec] = ()) -> Node:
+        """Returns a copy with new outputs, which is applied to other tensors; `specs`: those of
+        the outputs, if they differ.
         """
-        inputs = (Tensor(x.node, x.index, changed(x.spec)) for x in self.inputs)
         node = self.copy_with(inputs=tuple(inputs))
-        outputs = (Tensor(node, y.index, changed(y.spec)) for y in self.outputs)
-        node._set(outputs=tuple(outputs))
+        specs = specs or [y.spec for y in self.outputs]
+        node._set(outputs=tuple(Tensor(node, i, spec) for i, spec in enumerate(specs)))
         return node
 
     def with_extra_outputs(self, op: Op, specs: Sequence[Spec]) -> Node:

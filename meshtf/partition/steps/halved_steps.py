@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 
 from meshtf.graph import Node, Spec
-from meshtf.partition.steps.local import Compute, Half, TakeHalfStep
+from meshtf.partition.steps.local import Compute, Half, TakeHalfStep, with_specs
 from meshtf.partition.steps.step import Value
 
 
@@ -41,7 +41,7 @@ def halves_of_value(value: Value, dim: str) -> tuple[Value, Value]:
 
 def half_of_node(node: Node, dim: str) -> Node:
     """Returns a node that is applied to halves of tensors."""
-    return node.with_specs(lambda spec: half_of_spec(spec, dim))
+    return with_specs(node, lambda spec: half_of_spec(spec, dim))
 
 
 def half_of_compute(

@@ -26,7 +26,12 @@ from typing import NamedTuple
 from meshtf.graph import Spec
 from meshtf.partition.steps.bodies import LoopStep
 from meshtf.partition.steps.collectives import ReshardStep
-from meshtf.partition.steps.local import Compute, WriteEntryStep, ZerosStep
+from meshtf.partition.steps.local import (
+    Compute,
+    WriteEntryStep,
+    ZerosStep,
+    with_specs,
+)
 from meshtf.partition.steps.step import Program, Step, Value
 
 
@@ -167,7 +172,7 @@ def _of_entry(conversion: Compute, entry: Value, dim: str) -> Compute:
       entry: the entry.
       dim: the stacked dimension, which the entry lacks.
     """
-    node = conversion.node.with_specs(lambda x: Spec(x.shape.without(dim), x.dtype))
+    node = with_specs(conversion.node, lambda x: Spec(x.shape.without(dim), x.dtype))
     plan = conversion.plan
     sizes = tuple(size for size in plan.sizes if size[0] != dim)
     return dataclasses.replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from meshtf.graph import (
@@ -11,7 +11,9 @@ from meshtf.graph import (
     Node,
     OpWithStatistics,
     RenamingOp,
+    Spec,
     Store,
+    Tensor,
     WindowedOp,
     WriteOp,
 )
@@ -87,6 +89,20 @@ class WriteStep(Step):
     def host_op(self) -> HostOp | None:
         """The op of a step that runs on the host; None: it writes variables."""
         return self.node.op if isinstance(self.node.op, HostOp) else None
+
+
+def with_specs(node: Node, changed: Callable[[Spec], Spec]) -> Node:
+    """Returns a node whose inputs and outputs have other specs.
+
+    Args:
+      node: the node.
+      changed: a function that returns the new spec for an old one.
+    """
+    inputs: list[Tensor] = []
+    for x in node.inputs:
+        inputs.append(Tensor(x.node, x.index, changed(x.spec)))
+    specs = [changed(y.spec) for y in node.outputs]
+    return node.with_inputs(inputs, specs)
 
 
 class Half(NamedTuple):
