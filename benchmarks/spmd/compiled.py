@@ -4,6 +4,7 @@ its collectives beside the forecast.
     python -m benchmarks.spmd.compiled                # all rows: ten minutes
     python -m benchmarks.spmd.compiled --models=gpt2,llama2_7b
     python -m benchmarks.spmd.compiled --models=others       # further models
+    python -m benchmarks.spmd.compiled --settings='Mesh.two_batch_overlap = True'
 
 It needs the compiler of the devices, which is in the extra "cuda", and none of the devices.
 Models are those of `configs/models/`. The table is that of docs/explain/spmd.md: it has the
@@ -31,6 +32,9 @@ _ONLY = flags.DEFINE_list(
     [],
     'The models to compile, names of files in configs/models/; "others": those of the '
     "second table; none: those of the first.",
+)
+_SETTINGS = flags.DEFINE_multi_string(
+    "settings", [], 'Further settings of gin, such as "Mesh.two_batch_overlap = True".'
 )
 
 _MIB = 2**20
@@ -304,6 +308,7 @@ def main(argv: list[str]) -> None:
     print(HEADER, flush=True)
     errors = []
     for case in cases:
+        case = case._replace(settings=(*case.settings, *_SETTINGS.value))
         try:
             print(line(compile_case(case)), flush=True)
         except mtf.MeshtfError as error:

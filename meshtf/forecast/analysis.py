@@ -106,6 +106,7 @@ def forecast(
         variables=tuple(analysis.variables()),
         memory=memories[fullest_stage],
         kernels=tuple(kernels_of(program, platform)),
+        overlap=program.overlap,
         runtime="spmd" if under_xla else "placed",
         notes=(*program.notes, *analysis.notes, *layout_notes(nodes, mesh)),
         error=None if error is None else f"{type(error).__name__}: {error}",

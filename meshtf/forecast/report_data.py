@@ -8,9 +8,8 @@ count floating-point operations; sizes are in bytes. The stages of a pipeline ma
 FLOPs and received bytes are the mean over the stages, `memory` describes the stage with the
 highest peak, and `stages` has the values of each stage.
 
-The state of a tensor along a mesh axis is a string: "replicated", the name of the sharded
-dimension, "sum", "max" or "min" for a partial result that is not yet reduced, or "stage 2"
-for a tensor that only this pipeline stage holds.
+The state of a tensor along a mesh axis is "replicated", the name of the sharded dimension, "sum",
+"max" or "min" for a partial result, or "stage 2" for a tensor that only this pipeline stage has.
 """
 
 from __future__ import annotations
@@ -321,6 +320,7 @@ class ForecastData:
     timeline: tuple[TimelineSpan, ...] = ()  # empty without a profile of hardware
     runtime: str = "placed"  # whose memory it is: "placed", or "spmd" with XLA
     kernels: tuple[str, ...] = ()  # what computes attention, by the user's line
+    overlap: tuple[str, ...] = ()  # which communication runs beside computations
 
     @property
     def fits(self) -> bool | None:

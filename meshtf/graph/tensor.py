@@ -136,10 +136,13 @@ class Node:
         node._set(**{name: getattr(self, name) for name in Node.__slots__} | changes)
         return node
 
-    def with_inputs(self, inputs: Sequence[Tensor]) -> Node:
-        """Returns a copy with new outputs, which is applied to other tensors."""
+    def with_inputs(self, inputs: Sequence[Tensor], specs: Sequence[Spec] = ()) -> Node:
+        """Returns a copy with new outputs, which is applied to other tensors; `specs`: those of
+        the outputs, if they differ.
+        """
         node = self.copy_with(inputs=tuple(inputs))
-        node._set(outputs=tuple(Tensor(node, y.index, y.spec) for y in self.outputs))
+        specs = specs or [y.spec for y in self.outputs]
+        node._set(outputs=tuple(Tensor(node, i, spec) for i, spec in enumerate(specs)))
         return node
 
     def with_extra_outputs(self, op: Op, specs: Sequence[Spec]) -> Node:

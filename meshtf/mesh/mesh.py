@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
 from meshtf.display import MAX_POSITIONS, html_mesh
-from meshtf.errors import LayoutError, MeshError, explain_error, near_misses
+from meshtf.errors import LayoutError, MeshError
 from meshtf.mesh.axes import (
     DEFAULT_STAGES,
     AxesLike,
@@ -32,7 +32,9 @@ from meshtf.mesh.axes import (
 )
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.mesh_text import (
+    bucket_bytes_error,
     devices_text,
+    host_axis_error,
     mesh_repr,
     mesh_text,
     missing_axis_error,
@@ -52,6 +54,7 @@ TensorKind: TypeAlias = Literal["tensor", "variable", "slot"]
 NO_CHANGES = Layout()  # the changes outside of such blocks
 _Placed: TypeAlias = tuple[Placement, tuple[Conflict, ...]]
 _PLACEMENT = 'Write mtf.Placement("batch:data"), with axes of the mesh.'
+REDUCE_DTYPES = ("float32", "bfloat16")
 MAX_CACHED = 1_000  # layouts, or placements, of a mesh; then the cache is cleared
 
 
@@ -86,6 +89,9 @@ class Mesh:
       bucket_bytes: gradients and other partial sums are reduced together, in collectives
         of about so many bytes, while the backward pass continues; only on devices with
         separate memories. 0: one collective for each.
+      reduce_dtype: the data type of sums of gradients over devices: "float32" or "bfloat16".
+      two_batch_overlap: whether GPUs compute scanned layers in two halves of the batch: what one
+        half waits for, sums over devices, runs beside the products of the other.
 
     Raises:
       LayoutError: under `strict`, a rule or `stages` names an axis that the mesh lacks.
@@ -110,6 +116,8 @@ class Mesh:
         optional_axes: str | Sequence[str] = (),
         microbatches: int | None = None,
         repeats: int = 1,
+        reduce_dtype: str = "float32",
+        two_batch_overlap: bool = False,
     ) -> None:
         self.axes = read_axes(axes)
         self.layout = Layout(layout)
@@ -131,6 +139,8 @@ class Mesh:
         if microbatches is not None:
             self.microbatches = as_int("microbatches", microbatches, least=1)
         self.repeats = as_int("repeats", repeats, least=1)
+        self.reduce_dtype = as_choice("reduce_dtype", reduce_dtype, REDUCE_DTYPES)
+        self.two_batch_overlap = as_bool("two_batch_overlap", two_batch_overlap)
         self.strict = as_bool("strict", strict)
         self.seed = as_int("seed", seed)
         self._check()
@@ -320,19 +330,9 @@ class Mesh:
             self._report_missing(self.stages, f"stages={self.stages!r}")
         for axis in self.within_host:
             if axis not in self.axes:
-                raise MeshError(
-                    explain_error(
-                        f"within_host names the axis {axis!r}, which the mesh lacks.",
-                        mesh=self,
-                        close_to=near_misses(axis, self.axes) or "none of its axes",
-                        way_out="Name axes of the mesh, or leave within_host out.",
-                    )
-                )
+                raise MeshError(host_axis_error(self.axes, axis))
         if self.bucket_bytes < 0:
-            raise MeshError(
-                f"bucket_bytes is {self.bucket_bytes}: it is 0 or more; 0 reduces each "
-                "partial sum by a collective."
-            )
+            raise MeshError(bucket_bytes_error(self.bucket_bytes))
 
     def _check_rules(self, layout: Layout) -> None:
         """Raises an error for a rule that no mesh allows, and reports missing axes."""

@@ -88,6 +88,24 @@ def missing_axis_note(axes: Mapping[str, int], axis: str, named_by: str) -> str:
     return f"{named_by}: {note}{question}"
 
 
+def bucket_bytes_error(bucket_bytes: int) -> str:
+    """Returns the error for negative `bucket_bytes`."""
+    return (
+        f"bucket_bytes is {bucket_bytes}: it is 0 or more; 0 reduces each partial sum by a "
+        "collective."
+    )
+
+
+def host_axis_error(axes: Mapping[str, int], axis: str) -> str:
+    """Returns the error for an axis of `within_host` that the mesh lacks."""
+    return explain_error(
+        f"within_host names the axis {axis!r}, which the mesh lacks.",
+        mesh=mesh_text(axes),
+        close_to=near_misses(axis, axes) or "none of its axes",
+        way_out="Name axes of the mesh, or leave within_host out.",
+    )
+
+
 def stage_rule_error(axes: Mapping[str, int], dim: str, axis: str) -> str:
     """Returns the error of a rule along the axis of the stages of `GPipe`."""
     return explain_error(

@@ -57,6 +57,7 @@ from meshtf.optimizers.checks import (
     check_step,
 )
 from meshtf.optimizers.schedules import Rate, rate_dtype, scalar
+from meshtf.optimizers.slot_layout import rounded_gradient
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.variable import Variable
 
@@ -155,7 +156,8 @@ class Optimizer(Module):
             if grad is None:
                 continue
             check_gradient(grad, variable)
-            pairs_by_dtype[slot_dtype(variable)].append((grad, variable))
+            pair = rounded_gradient(grad), variable
+            pairs_by_dtype[slot_dtype(variable)].append(pair)
         for dtype, same_dtype_pairs in pairs_by_dtype.items():
             with rate_dtype(dtype):
                 rate = cast(as_scalar("learning_rate", self.rate_at(step)), dtype)

@@ -16,7 +16,9 @@ import contextlib
 from collections.abc import Iterator
 
 from meshtf.graph import Tensor, apply, context
+from meshtf.graph.op_kinds import ConversionOp, ElementwiseOp
 from meshtf.mesh import Layout
+from meshtf.ops.elementwise.where_cast_clip import Cast, cast
 from meshtf.ops.variables.optimizer_updates import ReducePartialSums
 
 
@@ -31,8 +33,34 @@ def use_layout(layout: Layout) -> Iterator[None]:
 def reduce_partial_sums(x: Tensor) -> Tensor:
     """Returns x with its partial sums reduced, in the layout of the context. All ops that
     read the result share the one reduction.
+
+    With `Mesh(reduce_dtype="bfloat16")` each partial sum of float32 is rounded before.
     """
-    return apply(ReducePartialSums(), x)
+    if not _is_rounded(x):
+        return apply(ReducePartialSums(), x)
+    assert x.mesh is not None
+    terms = apply(Cast(x.dtype, x.mesh.reduce_dtype, rounds_terms=True), x)
+    return cast(apply(ReducePartialSums(), terms), x.dtype)
+
+
+def rounded_gradient(grad: Tensor) -> Tensor:
+    """Returns a gradient, reduced in the data type of the mesh if that is a narrower one. One that
+    was reduced, and perhaps scaled since, stays as it is.
+    """
+    if not _is_rounded(grad):
+        return grad
+    node = grad.node
+    while isinstance(node.op, ElementwiseOp | ConversionOp) and node.inputs:
+        node = node.inputs[0].node
+    is_reduced = isinstance(node.op, ReducePartialSums)
+    return grad if is_reduced else to_slot_layout(grad)
+
+
+def _is_rounded(x: Tensor) -> bool:
+    """Returns whether devices add up partial sums of x in a narrower data type than its own."""
+    return (
+        x.dtype == "float32" and x.mesh is not None and x.mesh.reduce_dtype != x.dtype
+    )
 
 
 def to_slot_layout(grad: Tensor) -> Tensor:

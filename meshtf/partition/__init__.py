@@ -26,6 +26,7 @@ from meshtf.partition.reshard_table import Reshard, reshards
 from meshtf.partition.segments import Segment, schedule
 from meshtf.partition.steps import (
     Addend,
+    BarrierStep,
     Body,
     BranchStep,
     Bucket,
@@ -34,11 +35,14 @@ from meshtf.partition.steps import (
     Compute,
     FirstEntryStep,
     GatherStatisticsStep,
+    Half,
+    JoinHalvesStep,
     LoopStep,
     Program,
     ReadStep,
     ReshardStep,
     Step,
+    TakeHalfStep,
     Value,
     WindowStep,
     WriteEntryStep,
@@ -52,6 +56,7 @@ from meshtf.partition.steps import (
 
 __all__ = [
     "Addend",
+    "BarrierStep",
     "Body",
     "BranchStep",
     "Bucket",
@@ -59,6 +64,8 @@ __all__ = [
     "CollectiveStep",
     "Compute",
     "FirstEntryStep",
+    "Half",
+    "JoinHalvesStep",
     "ReadStep",
     "LoopStep",
     "Reshard",
@@ -70,6 +77,7 @@ __all__ = [
     "ZerosStep",
     "Segment",
     "Step",
+    "TakeHalfStep",
     "GatherStatisticsStep",
     "Value",
     "WindowStep",

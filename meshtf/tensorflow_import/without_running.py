@@ -34,6 +34,8 @@ def abstract_mesh(mesh: Mesh) -> Mesh:
         bucket_bytes=mesh.bucket_bytes,
         microbatches=mesh.microbatches,
         repeats=mesh.repeats,
+        reduce_dtype=mesh.reduce_dtype,
+        two_batch_overlap=mesh.two_batch_overlap,
         optional_axes=[*mesh.optional_axes, *sorted(named - set(mesh.axes))],
     )
 

@@ -98,7 +98,11 @@ def sources_of_copies(
       mesh: the mesh of the program.
       platform: for what it is compiled: "cpu", "cuda" or "tpu"; "": any devices.
     """
-    views = {step.outputs[0]: step.inputs[0] for step in steps if step.is_view}
+    views = {
+        y: x
+        for step in steps
+        for x, y in (zip(step.inputs, step.outputs) if step.is_view else ())
+    }
     written = set(results)
     readers: collections.Counter[Value] = collections.Counter()
     for step in steps:
@@ -113,8 +117,8 @@ def sources_of_copies(
     sources: dict[Value, tuple[Value, ...]] = {}
     for step in steps:
         if step.is_view:
-            x = step.inputs[0]
-            sources[step.outputs[0]] = sources.get(x, (x,))
+            for x, y in zip(step.inputs, step.outputs):
+                sources[y] = sources.get(x, (x,))
             continue
         inputs, outputs = _read_again(step, platform)
         read = dict.fromkeys(y for x in inputs for y in sources.get(x, (x,)))

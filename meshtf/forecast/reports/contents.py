@@ -83,6 +83,8 @@ def contents(
         yield _pipeline(pipeline, paths)
     if module_depths and has_modules(forecast):
         yield _modules(forecast, module_depths, paths)
+    if forecast.overlap:
+        yield _list("overlap", "Communication beside computations.", forecast.overlap)
     if forecast.kernels:
         yield _list("kernels", "What computes attention.", forecast.kernels)
     if forecast.notes:
@@ -90,9 +92,8 @@ def contents(
     if sums["gathers"]:
         title = "gathered dimensions"
         yield _by_line(title, _GATHERED, bytes_text, sums["gathers"], paths)
-    if sums["repeated"]:
-        title = "redundant FLOPs"
-        yield _by_line(title, _REDUNDANT, flops_text, sums["repeated"], paths)
+    if repeated := sums["repeated"]:
+        yield _by_line("redundant FLOPs", _REDUNDANT, flops_text, repeated, paths)
 
 
 def page_contents(

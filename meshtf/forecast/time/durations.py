@@ -322,6 +322,14 @@ class Durations:
         seconds = num_bytes / bandwidth + self.hardware.op_seconds
         return seconds * self.factor("update") * self._local_factor
 
+    def copy(self, step: Step) -> Any:
+        """Returns the seconds of a step that copies values, or parts of them; 0 for views."""
+        if step.is_view:
+            return 0.0
+        written: Any = sum(self.local_bytes(value) for value in step.outputs)
+        bandwidth = self.hardware.memory_bandwidth * self.hardware.memory_efficiency
+        return 2 * written / bandwidth + self.hardware.op_seconds
+
     def collective(self, step: CollectiveStep, merged: bool = False) -> Any:
         """Returns the seconds of a collective; `merged`: without its latency."""
         key: tuple[Any, ...] = (step, merged)

@@ -138,6 +138,8 @@ class Schedule:
             stage = step.stage
             self._launch(stage)
             self._run(step, seconds, stage, kind="update")
+        elif step.inputs:
+            self._run(step, self.durations.copy(step), step.stage, kind="op")
 
     def _add_compute(self, step: Compute) -> None:
         """Adds an op."""

@@ -136,10 +136,17 @@ _EXACT_CASTS = {
 
 
 class Cast(ConversionOp):
-    """x converted from the data type `old` to `new`."""
+    """x converted from the data type `old` to `new`.
+
+    Attributes:
+      old: the data type of x.
+      new: that of the output.
+      rounds_terms: whether each partial sum of x may be rounded, in place of their sum.
+    """
 
     old: str
     new: str
+    rounds_terms: bool = False
 
     # Each sample: the attributes (old, new), and the shape of x.
     conformance_samples = (
@@ -153,7 +160,7 @@ class Cast(ConversionOp):
 
     @property
     def linearity(self) -> Any:
-        if (self.old, self.new) in _EXACT_CASTS:
+        if self.rounds_terms or (self.old, self.new) in _EXACT_CASTS:
             return "joint"  # partial sums may be converted before they are added up
         # The narrower type would round each partial sum.
         return None

@@ -16,6 +16,9 @@ Contents:
     sums_in_place       which terms of a sum are added in place
     before_pipelines    which sums a pipeline waits for
     late_sums           sums of an iteration that devices add up during the next one
+    halves              layers in two halves of the batch, which hide each other's sums
+    halved_body         the body of a loop in halves
+    halved_steps        steps that compute a half
     overlap             rewrites for devices that communicate while they compute
 
 A step answers for itself: what it reads, computes, waits for, communicates and runs. So whoever
@@ -34,9 +37,13 @@ from meshtf.partition.steps.collectives import (
     WindowStep,
 )
 from meshtf.partition.steps.local import (
+    BarrierStep,
     Compute,
     FirstEntryStep,
+    Half,
+    JoinHalvesStep,
     ReadStep,
+    TakeHalfStep,
     WriteEntryStep,
     WriteStep,
     ZerosStep,
@@ -51,6 +58,7 @@ from meshtf.partition.steps.sums_in_place import (
 
 __all__ = [
     "Addend",
+    "BarrierStep",
     "Body",
     "BranchStep",
     "Bucket",
@@ -59,12 +67,15 @@ __all__ = [
     "Compute",
     "FirstEntryStep",
     "GatherStatisticsStep",
+    "Half",
+    "JoinHalvesStep",
     "LoopStep",
     "Program",
     "ReadStep",
     "ReshardStep",
     "ShardSizes",
     "Step",
+    "TakeHalfStep",
     "Value",
     "WindowStep",
     "WriteEntryStep",

@@ -21,11 +21,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
+from meshtf.graph import Spec
 from meshtf.partition.steps.bodies import LoopStep
 from meshtf.partition.steps.collectives import ReshardStep
-from meshtf.partition.steps.local import WriteEntryStep, ZerosStep
+from meshtf.partition.steps.local import (
+    Compute,
+    WriteEntryStep,
+    ZerosStep,
+    with_specs,
+)
 from meshtf.partition.steps.step import Program, Step, Value
+
+
+class _Sum(NamedTuple):
+    """A reduction of what a loop stacks.
+
+    Attributes:
+      conversion: what converts the stack before, if something does.
+      reduction: the reduction.
+    """
+
+    conversion: Compute | None
+    reduction: ReshardStep
 
 
 def with_late_sums(program: Program) -> Program:
@@ -33,18 +52,27 @@ def with_late_sums(program: Program) -> Program:
     results have the same numbers.
     """
     rewritten: dict[Step, list[Step]] = {}
+    texts: list[str] = []
     for step in program.steps:
         sums = _late_sums(step.loop, program) if step.loop else {}
         if step.loop and sums:
             rewritten[step] = _with_sums_within(step.loop, sums)
-            rewritten.update(dict.fromkeys(sums.values(), []))
+            count = f"{len(sums)} sum{'s'[: len(sums) - 1]}"
+            texts.append(
+                f"{count} over devices of {step.loop.node.source}: beside the next iteration"
+            )
+            for conversion, reduction in sums.values():
+                rewritten[reduction] = []
+                if conversion is not None:
+                    rewritten[conversion] = []
     if not rewritten:
         return program
     steps = [new for step in program.steps for new in rewritten.get(step, [step])]
-    return dataclasses.replace(program, steps=tuple(steps))
+    overlap = (*program.overlap, *texts)
+    return dataclasses.replace(program, steps=tuple(steps), overlap=overlap)
 
 
-def _late_sums(loop: LoopStep, program: Program) -> dict[int, ReshardStep]:
+def _late_sums(loop: LoopStep, program: Program) -> dict[int, _Sum]:
     """Returns the reductions of what a loop stacks, by the index of the output: those that leave
     the stacked dimension as it is, if nothing else reads the partial sums.
     """
@@ -56,9 +84,13 @@ def _late_sums(loop: LoopStep, program: Program) -> dict[int, ReshardStep]:
     sums = {}
     for index in range(loop.num_unstacked, len(loop.outs)):
         reader = readers.get(loop.outs[index])
+        conversion = None
+        if reader is not None and reader.is_conversion:
+            conversion = reader.computation
+            reader = readers.get(reader.outputs[0])
         for reduction in () if reader is None else reader.reductions:
             if not reduction.out.placement.axes_of(dim.name):
-                sums[index] = reduction
+                sums[index] = _Sum(conversion, reduction)
     return sums
 
 
@@ -75,7 +107,7 @@ def _only_readers(program: Program) -> dict[Value, Step]:
     }
 
 
-def _with_sums_within(loop: LoopStep, sums: Mapping[int, ReshardStep]) -> list[Step]:
+def _with_sums_within(loop: LoopStep, sums: Mapping[int, _Sum]) -> list[Step]:
     """Returns the steps that take the place of a loop and of reductions behind it.
 
     Args:
@@ -90,10 +122,15 @@ def _with_sums_within(loop: LoopStep, sums: Mapping[int, ReshardStep]) -> list[S
     before: list[ZerosStep] = []
     within: list[ReshardStep] = []
     behind: list[Step] = []
+    conversions: list[Step] = []
     terms: list[Value] = []
     partial: list[Value] = []
-    for index, reduction in sums.items():
+    for index, (conversion, reduction) in sums.items():
         term, out = results[index], reduction.out
+        if conversion is not None:
+            step = _of_entry(conversion, term, dim.name)
+            conversions.append(step)
+            (term,) = step.outs
         zeros, waiting, late = (Value(term.spec, term.placement) for _ in range(3))
         total, last_total = (Value(term.spec, out.placement) for _ in range(2))
         results[index] = total
@@ -111,7 +148,7 @@ def _with_sums_within(loop: LoopStep, sums: Mapping[int, ReshardStep]) -> list[S
         loop,
         body=dataclasses.replace(
             loop.body,
-            steps=(*within, *loop.body.steps),
+            steps=(*within, *loop.body.steps, *conversions),
             results=(*results[:num_carries], *terms, *results[num_carries:]),
         ),
         carries=(*loop.carries, *(step.src for step in within)),
@@ -125,3 +162,24 @@ def _with_sums_within(loop: LoopStep, sums: Mapping[int, ReshardStep]) -> list[S
 def _reduced(reduction: ReshardStep, src: Value, out: Value) -> ReshardStep:
     """Returns the same reduction of another value."""
     return dataclasses.replace(reduction, src=src, out=out, waits_for=())
+
+
+def _of_entry(conversion: Compute, entry: Value, dim: str) -> Compute:
+    """Returns the conversion of an entry of a stack.
+
+    Args:
+      conversion: that of the stack.
+      entry: the entry.
+      dim: the stacked dimension, which the entry lacks.
+    """
+    node = with_specs(conversion.node, lambda x: Spec(x.shape.without(dim), x.dtype))
+    plan = conversion.plan
+    sizes = tuple(size for size in plan.sizes if size[0] != dim)
+    return dataclasses.replace(
+        conversion,
+        node=node,
+        plan=dataclasses.replace(plan, sizes=sizes),
+        ins=(entry,),
+        outs=(Value(node.outputs[0].spec, entry.placement),),
+        waits_for=(),
+    )

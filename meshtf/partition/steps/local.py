@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from meshtf.graph import (
     HostOp,
     Node,
     OpWithStatistics,
     RenamingOp,
+    Spec,
     Store,
+    Tensor,
     WindowedOp,
     WriteOp,
 )
@@ -88,6 +91,32 @@ class WriteStep(Step):
         return self.node.op if isinstance(self.node.op, HostOp) else None
 
 
+def with_specs(node: Node, changed: Callable[[Spec], Spec]) -> Node:
+    """Returns a node whose inputs and outputs have other specs.
+
+    Args:
+      node: the node.
+      changed: a function that returns the new spec for an old one.
+    """
+    inputs: list[Tensor] = []
+    for x in node.inputs:
+        inputs.append(Tensor(x.node, x.index, changed(x.spec)))
+    specs = [changed(y.spec) for y in node.outputs]
+    return node.with_inputs(inputs, specs)
+
+
+class Half(NamedTuple):
+    """One half of each device's elements of a dimension.
+
+    Attributes:
+      dim: the name of the dimension.
+      half_index: 0: the first half; 1: the second.
+    """
+
+    dim: str
+    half_index: int
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compute(Step):
     """The computation of one node on every device.
@@ -103,6 +132,7 @@ class Compute(Step):
       makes_statistics: whether the step runs `statistics`.
       gathered: the statistics of all shards, for `local_sharded`; None otherwise.
       residuals: the residuals of the local shard, for `local_sharded`; None otherwise.
+      batch_half: the half that the step computes, whose sizes `node` and `plan` have; None: all.
       waits_for: see `Step`.
     """
 
@@ -113,6 +143,7 @@ class Compute(Step):
     makes_statistics: bool = False
     gathered: Value | None = None
     residuals: Value | None = None
+    batch_half: Half | None = None
     waits_for: tuple[Value, ...] = ()
 
     @property
@@ -256,4 +287,88 @@ class WriteEntryStep(Step):
     @property
     def is_view(self) -> bool:
         """True: no other entry is copied."""
+        return True
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TakeHalfStep(Step):
+    """Takes a half of each device's shard of a tensor.
+
+    Attributes:
+      batch_half: which half.
+      src: the tensor.
+      out: the half: a tensor of half the size, in the same placement.
+      node: the node of the loop that is computed in halves.
+    """
+
+    batch_half: Half
+    src: Value
+    out: Value
+    node: Node
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The tensor."""
+        return (self.src,)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The half."""
+        return (self.out,)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class JoinHalvesStep(Step):
+    """Makes a tensor of its halves, or a sum of its terms.
+
+    Attributes:
+      dim: the dimension that the halves are of; "": the halves are terms of a sum.
+      half_values: the halves.
+      out: the tensor.
+      node: the node of the loop that is computed in halves.
+    """
+
+    dim: str
+    half_values: tuple[Value, Value]
+    out: Value
+    node: Node
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The halves."""
+        return self.half_values
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The tensor."""
+        return (self.out,)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BarrierStep(Step):
+    """Keeps what reads some values behind all of them: a compiler starts none of it before.
+
+    Attributes:
+      values: the values.
+      outs: the same, behind the barrier.
+      node: the node of the loop that is computed in halves.
+    """
+
+    values: tuple[Value, ...]
+    outs: tuple[Value, ...]
+    node: Node
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The values."""
+        return self.values
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The same, behind the barrier."""
+        return self.outs
+
+    @property
+    def is_view(self) -> bool:
+        """True: nothing is copied."""
         return True

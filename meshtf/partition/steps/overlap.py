@@ -7,6 +7,7 @@ Each rewrite is a file with its idea, such as `late_sums`.
 
 from __future__ import annotations
 
+from meshtf.partition.steps.halves import with_halves
 from meshtf.partition.steps.late_sums import with_late_sums
 from meshtf.partition.steps.step import Program
 
@@ -24,4 +25,6 @@ def with_overlap(program: Program, platform: str) -> Program:
     """
     if platform not in PLATFORMS:
         return program
+    if program.mesh.two_batch_overlap:
+        program = with_halves(program)
     return with_late_sums(program)

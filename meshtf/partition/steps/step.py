@@ -230,14 +230,16 @@ class Step:
 class Program:
     """Steps in the order in which they run, and the values that are the results.
 
-    `notes` are remarks for the user, such as a rule of the layout that does not apply.
-    The notes of a body belong to the program that contains it.
+    `notes` are remarks for the user, such as a rule of the layout that does not apply, and
+    `overlap` says which communication runs beside computations. Those of a body belong to the
+    program that contains it.
     """
 
     mesh: Mesh
     steps: tuple[Step, ...]
     results: tuple[Value, ...]
     notes: tuple[str, ...] = ()
+    overlap: tuple[str, ...] = ()
 
     @property
     def variables(self) -> list[Store]:

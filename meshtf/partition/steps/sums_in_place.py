@@ -83,7 +83,7 @@ def added_in_place(body: Program, term: Value) -> Addend | None:
             break
         is_converted = step.is_conversion
         aliases.insert(0, term)
-        term = step.inputs[0]
+        term = step.inputs[step.outputs.index(term)]
     return None
 
 

@@ -144,6 +144,7 @@ def run_compute(
             on_any_device=on_any_device,
             checks=checks,
             stored=stored,
+            batch_half=compute.batch_half,
         )
         if POISON.integer is not None:
             inputs = with_poisoned_padding(compute.node, context, inputs)
@@ -232,7 +233,7 @@ def _outlined_outputs(
     axes = compute.plan.sharding_axes
     coordinates = [context.coordinates[axis] for axis in axes]
     dtypes = tuple(x.dtype for x in inputs)
-    key = (compute.node.op, compute.plan, context.inputs, dtypes)
+    key = (compute.node.op, compute.plan, context.inputs, dtypes, compute.batch_half)
     num_inputs = len(inputs)
 
     def body(*traced_arguments: Any) -> list[Any]:

@@ -33,7 +33,7 @@ from meshtf.mesh.shard_sizes import (
     start_of_shard,
 )
 from meshtf.names import Dimension, Shape
-from meshtf.partition import NodePlan
+from meshtf.partition import Half, NodePlan
 from meshtf.partition.cost import local_shape, spans
 from meshtf.runtime.devices.matmul_choice import matmul_kernels
 from meshtf.runtime.devices.names import only_cpus
@@ -112,6 +112,8 @@ class DeviceContext:
       on_any_device: whether the op may run on other devices than those of the mesh.
       checks: the recorder of checks of indices; None: checks are not recorded.
       stored: how `stored` and `computed_once` store tensors; None: as XLA likes.
+      batch_half: the half of the shards that the op computes; None: all. The sizes of the node and
+        of the plan are those of a half. To the op it is a shard among twice as many.
 
     Attributes:
       inputs: the shape of each input on this device.
@@ -129,12 +131,14 @@ class DeviceContext:
         on_any_device: bool = False,
         checks: CheckRecorder | None = None,
         stored: Stored | None = None,
+        batch_half: Half | None = None,
     ) -> None:
         self.compiled = compiled
         self.coordinates = coordinates
         self._on_any_device = on_any_device
         self._checks = checks
         self._stored = stored
+        self._batch_half = batch_half
         self._node = node
         self._plan = plan
         self._mesh = mesh
@@ -183,21 +187,28 @@ class DeviceContext:
 
     def global_size(self, factor: str) -> int:
         """Returns the size of all shards together along a factor, in elements."""
-        return self._sizes[factor]
+        return self._sizes[factor] * self._num_halves(factor)
 
     def num_shards(self, factor: str) -> int:
         """Returns the number of shards of a factor; 1 if it is not sharded."""
-        return self._mesh.group_size(*self._plan.axes_of(factor))
+        num_shards = self._mesh.group_size(*self._plan.axes_of(factor))
+        return num_shards * self._num_halves(factor)
+
+    def _num_halves(self, factor: str) -> int:
+        """Returns 2 if the op computes a half along this factor, else 1."""
+        return (
+            2 if self._batch_half is not None and self._batch_half.dim == factor else 1
+        )
 
     def local_size(self, factor: str) -> int:
         """Returns the size of this shard along a factor, in elements, with padding."""
-        size = self.global_size(factor)
+        size = self._sizes[factor]
         sizes = sizes_by_axis(size, self._axis_sizes(factor))
         return sizes[-1] if sizes else size
 
     def is_padded(self, factor: str) -> bool:
         """Returns whether a shard of a factor ends with padding."""
-        return is_padded(self.global_size(factor), self._axis_sizes(factor))
+        return is_padded(self._sizes[factor], self._axis_sizes(factor))
 
     def num_elements(self, factor: str) -> Any:
         """Returns the size of this shard along a factor without padding: a scalar int32
@@ -211,6 +222,8 @@ class DeviceContext:
 
     def elements_of_shards(self, factor: str) -> tuple[int, ...]:
         """Returns the size of each shard along a factor without padding."""
+        if self._num_halves(factor) > 1:
+            return (self.local_size(factor),) * self.num_shards(factor)
         return elements_of_shards(self.global_size(factor), self._axis_sizes(factor))
 
     def _axis_sizes(self, factor: str) -> list[int]:
@@ -220,18 +233,21 @@ class DeviceContext:
     def shard_index(self, factor: str) -> Any:
         """Returns the index of this shard along a factor; 0 if the factor is not sharded."""
         axes = self._plan.axes_of(factor)
-        return self.coordinates.index(axes, self._mesh) if axes else 0
+        index = self.coordinates.index(axes, self._mesh) if axes else 0
+        if self._batch_half is None or self._batch_half.dim != factor:
+            return index
+        return 2 * index + self._batch_half.half_index
 
     def shard_offset(self, factor: str) -> Any:
         """Returns the global index of the shard's first element; 0 if the factor is not
         sharded.
         """
-        axes = self._plan.axes_of(factor)
-        if not axes:
+        if self.num_shards(factor) == 1:
             return 0
+        axes = self._plan.axes_of(factor)
         size = self.global_size(factor)
         axis_sizes = self._axis_sizes(factor)
-        if not is_padded(size, axis_sizes):
+        if not self.is_padded(factor):
             return self.shard_index(factor) * self.local_size(factor)
         coordinates = [self.coordinates[axis] for axis in axes]
         return start_of_shard(size, axis_sizes, coordinates)

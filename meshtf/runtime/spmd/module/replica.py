@@ -16,10 +16,13 @@ import tensorflow as tf
 from meshtf.graph import Store
 from meshtf.mesh import Mesh, Partial, Sharded
 from meshtf.partition import (
+    BarrierStep,
     GatherStatisticsStep,
+    JoinHalvesStep,
     LoopStep,
     Program,
     ReshardStep,
+    TakeHalfStep,
     Value,
     WindowStep,
     WriteStep,
@@ -35,6 +38,11 @@ from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.stacks import local_shape_and_dtype
 from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.spmd.module import stablehlo_collectives
+from meshtf.runtime.spmd.module.halves import (
+    join_halves,
+    put_behind_barrier,
+    take_half,
+)
 from meshtf.runtime.spmd.module.shared_functions import SharedFunctions
 from meshtf.runtime.spmd.module.window_exchange import exchange
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id, stored
@@ -200,6 +208,9 @@ class Replica(SingleReplica):
 
 
 Replica.table[LoopStep] = lambda executor, step: executor._loop(step)
+Replica.table[TakeHalfStep] = take_half
+Replica.table[JoinHalvesStep] = join_halves
+Replica.table[BarrierStep] = put_behind_barrier
 
 
 def _in_row_major_order(x: Any) -> Any:

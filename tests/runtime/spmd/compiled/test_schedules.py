@@ -20,11 +20,21 @@ MESHES = {
         "variable_layout": "d_model:data",
     },
     "tensor": {"axes": "data:2;model:4", "layout": "batch:data;d_ff:model"},
+    "tensor, in halves": {
+        "axes": "data:2;model:4",
+        "layout": "batch:data;d_ff:model",
+        "two_batch_overlap": True,
+    },
 }
 # Version of jax -> mesh -> the least share of the bytes of a step beside which a matrix product
 # runs, and the largest share of the time of communication that is waited for.
 SCHEDULES = {
-    "0.10": {"data": (0.8, 0.1), "FSDP": (0.3, 0.5), "tensor": (0.5, 0.35)},
+    "0.10": {
+        "data": (0.8, 0.1),
+        "FSDP": (0.3, 0.5),
+        "tensor": (0.5, 0.35),
+        "tensor, in halves": (0.7, 0.05),
+    },
 }
 
 
