@@ -4,7 +4,8 @@
 
 Gradients are first resharded to the layout of the optimizer's slots: its variables, such as
 moving averages. So each gradient is all-reduced or reduce-scattered once, for both the norm
-and the update. The norm itself only adds an all-reduce of one scalar.
+and the update. The norm itself only adds an all-reduce of one scalar. The gradient of a table
+of which few rows were looked up stays a sum of rows (`meshtf.ops.indexing.row_sums`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.optimizers.checks import as_gradients
 from meshtf.optimizers.slot_layout import to_slot_layout
+from meshtf.optimizers.tables.touched_rows import few_rows
 
 
 def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
@@ -50,6 +52,9 @@ def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
         dtype = "float64"
     square_sums = []
     for x in present_tensors:
+        rows = few_rows(x)
+        if rows is not None:
+            x = rows.summed().values
         squares = square(cast(x, accumulation_dtype(x.dtype)))
         square_sums.append(cast(reduce_sum(squares), dtype))
     return sqrt(functools.reduce(operator.add, square_sums))
