@@ -312,12 +312,13 @@ class Durations:
         return MatmulShape(**sizes, dtype=step.node.inputs[0].dtype)
 
     def write(self, step: Step) -> Any:
-        """Returns the seconds of an update: it reads its inputs and its variables, and writes
-        these.
+        """Returns the seconds of an update: it reads its inputs and its variables, or some rows
+        of them, and writes these.
         """
         num_bytes: Any = sum(self.local_bytes(value) for value in step.inputs)
         for store in step.writes:
-            num_bytes = num_bytes + 2 * self.shard_bytes(store.spec, store.placement)
+            of_shard = self.shard_bytes(store.spec, store.placement)
+            num_bytes = num_bytes + 2 * step.written_share * of_shard
         bandwidth = self.hardware.memory_bandwidth * self.hardware.memory_efficiency
         seconds = num_bytes / bandwidth + self.hardware.op_seconds
         return seconds * self.factor("update") * self._local_factor
