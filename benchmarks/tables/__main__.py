@@ -45,7 +45,11 @@ _RUNTIMES: dict[str, dict[str, str] | None] = {
     "TensorFlow": None,
     "one device": {"axes": "", "layout": ""},
     "4 positions": {"axes": "model:4", "layout": "rows:model; batch:model"},
-    "live": {"axes": "model:4", "layout": "rows:model; batch:model", "devices": "spmd:cpu:4"},
+    "live": {
+        "axes": "model:4",
+        "layout": "rows:model; batch:model",
+        "devices": "spmd:cpu:4",
+    },
 }
 _OPTIMIZERS = {"SGD": mtf.optimizers.SGD, "Adagrad": mtf.optimizers.Adagrad}
 

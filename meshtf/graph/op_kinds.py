@@ -155,9 +155,7 @@ class ControlFlowOp(Op):
 
 
 class ReshardOp(Op):
-    """An op whose inputs and outputs are resharded to the placement of the layout where it
-    is applied, whatever placements the ops around it prefer.
-    """
+    """An op whose inputs and outputs are resharded to the placement of the layout there."""
 
 
 class ConstantOp(Op):
@@ -165,9 +163,7 @@ class ConstantOp(Op):
 
     @property
     def is_zero(self) -> bool:
-        """Whether the value is zero. A zero tensor is a partial sum as well, without any
-        communication: zeros on all devices add up to zero.
-        """
+        """Whether the value is zero: without communication, a partial sum as well."""
         raise NotImplementedError
 
 
@@ -205,6 +201,10 @@ class EntryOp(Op):
           zeros, at any index of the shard.
         """
         raise NotImplementedError
+
+
+class LookupOp(Op):
+    """An op that reads no more elements of its first input, a table, than its output has."""
 
 
 class GradientBarrier(Op):
@@ -261,9 +261,8 @@ class RenamingOp(Op):
     def factor(self, dim: str) -> str:
         """Returns the factor that a dimension of the inputs belongs to; by default its name.
 
-        A dimension that the op consumes may have the name of a new dimension of the output,
-        such as `d` if a reshape merges [heads, d] into one dimension `d`. To distinguish the
-        two, the factor of the consumed dimension is called "." + dim by convention.
+        If a reshape merges [heads, d] into one dimension `d`, the factor of the dimension `d`
+        that it consumes is called ".d", by convention.
         """
         return dim
 

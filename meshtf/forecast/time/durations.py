@@ -24,7 +24,7 @@ from meshtf.forecast.time.exchanges import (
     collective_seconds,
 )
 from meshtf.graph import Op, Spec, contracted_factors, factor_of
-from meshtf.graph.op_kinds import FusedMatmulsOp
+from meshtf.graph.op_kinds import FusedMatmulsOp, LookupOp
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.names import dtype_bytes
@@ -249,6 +249,8 @@ class Durations:
     def _traffic(self, step: Compute, in_memory: Set[Value] | None) -> Any:
         """Returns the bytes that an op reads from memory and writes to it."""
         values = [*step.ins, *step.outs]
+        if isinstance(step.node.op, LookupOp):
+            values[0] = step.outs[0]  # of the table, as much is read as is written
         return sum(
             self.local_bytes(value)
             for value in values

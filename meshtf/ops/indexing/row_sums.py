@@ -92,9 +92,7 @@ class RowSums(Op):
         ids = tf.concat(all_ids, 0)
         num_rows = ids.shape[0]
         first = _first_occurrences(ids, self.size, context.compiled)
-        sums = tf.math.unsorted_segment_sum(
-            tf.concat(all_values, 0), first, num_rows
-        )
+        sums = tf.math.unsorted_segment_sum(tf.concat(all_values, 0), first, num_rows)
         is_first = tf.equal(first, tf.range(num_rows))
         sizes = [ids.shape[0] for ids in all_ids]
         indices = tf.split(first, sizes)
@@ -205,9 +203,7 @@ class RowGradient:
     def then(self, scale: Callable[[Tensor], Tensor], shape: Shape) -> RowGradient:
         """Returns the gradient after another linear function, in its new shape."""
         first = self.scale
-        return dataclasses.replace(
-            self, scale=lambda x: scale(first(x)), shape=shape
-        )
+        return dataclasses.replace(self, scale=lambda x: scale(first(x)), shape=shape)
 
 
 def row_gradient(grad: Tensor) -> RowGradient | None:
@@ -229,7 +225,9 @@ def row_gradient(grad: Tensor) -> RowGradient | None:
         return rows and _renamed(rows, dict(op.pairs), grad.shape)
     if isinstance(op, Scalar):
         rows = row_gradient(inputs[0]) if _is_scaling(op) else None
-        return rows and rows.then(lambda x: apply_binary(op.fn, x, op.value), grad.shape)
+        return rows and rows.then(
+            lambda x: apply_binary(op.fn, x, op.value), grad.shape
+        )
     if isinstance(op, AddN) or (isinstance(op, Binary) and op.fn == "add"):
         return _of_sum([row_gradient(x) for x in inputs], grad.shape)
     if isinstance(op, Binary) and op.fn in ("multiply", "divide"):
