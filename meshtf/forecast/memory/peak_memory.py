@@ -239,10 +239,10 @@ class Timelines:
         op = step.node.op
         if type(op).workspace_specs is Op.workspace_specs or not step.computes_node:
             return ()  # as most ops, it has none
-        compute = step.computation
-        kernel = compute and kernel_of(compute, self.mesh, self.platform)
-        if kernel is not None and not kernel.refusal:
-            return ()
+        if step.computation is not None:
+            kernel = kernel_of(step.computation, self.mesh, self.platform)
+            if kernel is not None and not kernel.refusal:
+                return ()
         inputs = local_specs(step, self.mesh)
         specs = op.workspace_specs(*inputs)
         if not self.under_xla:

@@ -207,7 +207,7 @@ class RowGradient:
 
 
 def row_gradient(grad: Tensor) -> RowGradient | None:
-    """Returns a gradient as a sum of rows; None: it is dense.
+    """Returns a gradient [dim, *rest] as a sum of rows; None: it is dense.
 
     It is a sum of rows if it is the gradient of lookups in a table, and of nothing else: such a
     sum may have been multiplied by scalars, converted, and reduced over devices.
