@@ -18,8 +18,9 @@ from meshtf.ops.variables.optimizer_updates import OptimizerUpdate
 from meshtf.ops.variables.rows_update import RowsUpdate
 from meshtf.runtime.variable import Variable
 
-# With fewer rows for each row that is looked up, one pass over the dense gradient is faster.
-_MIN_ROWS_PER_LOOKUP = 2
+# With fewer rows of the table for each one that is looked up, passes over the dense gradient are
+# about as fast as finding equal ids.
+_MIN_ROWS_PER_LOOKUP = 4
 
 
 def few_rows(grad: Tensor) -> RowGradient | None:
