@@ -13,7 +13,7 @@ Then nothing reads the dense gradient, and a recorded program leaves it out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -28,11 +28,13 @@ from meshtf.graph import (
     Spec,
     Specs,
     Tensor,
+    apply,
     apply_all,
+    context,
 )
 from meshtf.names import Dimension, Shape
 from meshtf.ops.common.accumulation_dtype import widen
-from meshtf.ops.elementwise.add_n import AddN
+from meshtf.ops.elementwise.add_n import AddN, add_n
 from meshtf.ops.elementwise.binary_op import Binary
 from meshtf.ops.elementwise.scalar_op import Scalar, apply_binary
 from meshtf.ops.elementwise.where_cast_clip import Cast, cast
@@ -199,6 +201,15 @@ class RowGradient:
         op = RowSums(self.shape[self.dim], self.rest)
         ids, sums, *_ = apply_all(op, *inputs)
         return Lookup(ids, self.scale(sums))
+
+    def with_lookups(self, lookups: Sequence[Lookup], table: Tensor) -> Tensor:
+        """Returns the dense gradient of a table [dim, *rest] that other lookups have; it is a sum
+        of rows, too.
+        """
+        op = Segment("sum", self.dim, self.shape, out_of_range="zeros")
+        with context(primals=(table,)):
+            terms = [apply(op, values, ids) for ids, values in lookups]
+            return add_n(terms)
 
     def then(self, scale: Callable[[Tensor], Tensor], shape: Shape) -> RowGradient:
         """Returns the gradient after another linear function, in its new shape."""

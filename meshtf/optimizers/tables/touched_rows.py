@@ -23,10 +23,15 @@ from meshtf.runtime.variable import Variable
 _MIN_ROWS_PER_LOOKUP = 4
 
 
-def few_rows(grad: Tensor) -> RowGradient | None:
-    """Returns a gradient as a sum of rows, if these are few; None: take the dense one."""
+def few_rows(grad: Tensor, times: int = 1) -> RowGradient | None:
+    """Returns a gradient [rows, *rest] as a sum of rows, if `times` as many are few; None: take
+    the dense one.
+    """
     rows = row_gradient(grad)
-    if rows is None or rows.num_rows * _MIN_ROWS_PER_LOOKUP > rows.shape[rows.dim]:
+    if rows is None:
+        return None
+    num_rows = times * rows.num_rows
+    if num_rows * _MIN_ROWS_PER_LOOKUP > rows.shape[rows.dim]:
         return None
     return rows
 

@@ -9,7 +9,7 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.hardware import Hardware, Link
 from meshtf.layers import initializers
-from meshtf.partition import ReshardStep, WriteStep
+from meshtf.partition import ReshardStep, WriteStep, walk
 from meshtf.partition.cost import bytes_received, local_bytes
 
 ROWS = 100  # not a multiple of three
@@ -334,3 +334,38 @@ def test_lazy_updates_that_cannot_be_by_rows_are_refused(mesh):
         mtf.PlanError, match="lazy update of variable 'table'(.|\n)*vocab"
     ):
         step.program()
+
+
+@pytest.mark.parametrize("mesh", ["one position", "rows", "columns", "live rows"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_microbatches_have_the_rows_of_all(optimizer, mesh):
+    def in_microbatches(loss_of, **mesh):
+        table = Table(EXACT[optimizer], **mesh)
+
+        @mtf.function(mesh=table.mesh, ids="batch;length", step="")
+        def function(ids, step):
+            loss, grads = optimizers.accumulate_gradients(
+                lambda x: loss_of(table.table, table.matrix, x),
+                table.variables,
+                ids,
+                dim="batch",
+                microbatches=2,
+            )
+            grads, norm = optimizers.clip_by_global_norm(grads, 0.1)
+            table.optimizer.apply_gradients(grads, table.variables, step)
+            return loss, norm
+
+        table.function = function
+        return table
+
+    by_rows = in_microbatches(one_lookup, **MESHES[mesh])
+    assert "of rows" in by_rows.updates()[0]
+    assert not [
+        value
+        for s, _ in walk(by_rows.program())
+        for value in s.outputs
+        if s.node is not None and value.spec is not None and "vocab" in value.spec.shape
+    ]
+    dense = in_microbatches(with_dense_path)
+    assert "of rows" not in dense.updates()[0]
+    assert_equal(by_rows.run(), dense.run())
