@@ -79,7 +79,7 @@ def clip_by_global_norm(
         # Zero would make all gradients vanish; a negative norm would reverse them.
         if not as_float("clip_norm", clip_norm) > 0:
             refuse("clip_norm", clip_norm, "a number above 0, or None")
-    grads = [None if x is None else to_slot_layout(x) for x in grads]
+    grads = [None if x is None else to_slot_layout(_unique_rows(x)) for x in grads]
     norm = global_norm(grads)
     if clip_norm is None:
         return grads, norm
@@ -89,3 +89,13 @@ def clip_by_global_norm(
     for x in grads:
         scaled_grads.append(None if x is None else x * cast(factor, x.dtype))
     return scaled_grads, norm
+
+
+def _unique_rows(grad: Tensor) -> Tensor:
+    """Returns a gradient [...]; if it is a sum of few rows, as one in which no row comes twice, so
+    that these are found once for the norm and the update.
+    """
+    rows = few_rows(grad)
+    if rows is None or rows.table is None:
+        return grad
+    return rows.with_unique_rows()

@@ -194,7 +194,7 @@ class _Accumulation:
         ):
             return as_scalar("the loss", self.loss_of(examples)), calls
 
-    def body(self, _: None, xs: Any) -> tuple[None, Any, None]:
+    def body(self, _: None, xs: Any) -> tuple[None, Any, Any]:
         """Returns (no carry, the terms of sums over microbatches, the lookups of gradients of
         few rows, which are stacked).
         """

@@ -167,12 +167,14 @@ class RowGradient:
       shape: the shape of the dense gradient, [dim, *rest] in any order.
       dim: the dimension whose entries are the rows.
       lookups: the rows.
+      table: what was looked up, [dim, *rest] in any order; None: it has other names.
       scale: what is done to the sum: a function of [..., *rest] that is linear.
     """
 
     shape: Shape
     dim: str
     lookups: tuple[Lookup, ...]
+    table: Tensor | None = None
     scale: Callable[[Tensor], Tensor] = lambda x: x
 
     @property
@@ -197,10 +199,15 @@ class RowGradient:
         """Returns the ids int64 [rows], each once and -1 in place of further ones, and the sums
         [rows, *rest] of their rows, multiplied by the scalars.
         """
-        inputs = [x for lookup in self.lookups for x in lookup]
-        op = RowSums(self.shape[self.dim], self.rest)
-        ids, sums, *_ = apply_all(op, *inputs)
+        ids, sums = self._unique()
         return Lookup(ids, self.scale(sums))
+
+    def with_unique_rows(self) -> Tensor:
+        """Returns the dense gradient [dim, *rest] of `table` as a sum of the rows of `summed`,
+        which is not computed again for it.
+        """
+        assert self.table is not None
+        return self.scale(self.with_lookups([self._unique()], self.table))
 
     def with_lookups(self, lookups: Sequence[Lookup], table: Tensor) -> Tensor:
         """Returns the dense gradient of a table [dim, *rest] that other lookups have; it is a sum
@@ -210,6 +217,16 @@ class RowGradient:
         with context(primals=(table,)):
             terms = [apply(op, values, ids) for ids, values in lookups]
             return add_n(terms)
+
+    def _unique(self) -> Lookup:
+        """Returns what `summed` does, without the scalars."""
+        ids, values = self.lookups[0]
+        if isinstance(ids.node.op, RowSums) and values.node is ids.node:
+            return self.lookups[0]
+        inputs = [x for lookup in self.lookups for x in lookup]
+        op = RowSums(self.shape[self.dim], self.rest)
+        ids, sums, *_ = apply_all(op, *inputs)
+        return Lookup(ids, sums)
 
     def then(self, scale: Callable[[Tensor], Tensor], shape: Shape) -> RowGradient:
         """Returns the gradient after another linear function, in its new shape."""
@@ -254,7 +271,10 @@ def _of_segments(op: Segment, grad: Tensor) -> RowGradient | None:
     is_batched = any(name in op.output_shape for name in ids.shape.names)
     if op.kind != "sum" or is_batched or not grad.node.primals:
         return None
-    return RowGradient(grad.shape, op.dim, (Lookup(ids, values),))
+    table = grad.node.primals[0]
+    has_its_dims = set(table.shape) == set(grad.shape)
+    lookups = (Lookup(ids, values),)
+    return RowGradient(grad.shape, op.dim, lookups, table if has_its_dims else None)
 
 
 def _of_sum(terms: list[RowGradient | None], shape: Shape) -> RowGradient | None:
@@ -264,10 +284,10 @@ def _of_sum(terms: list[RowGradient | None], shape: Shape) -> RowGradient | None
         if rows is None or set(rows.shape) != set(shape):
             return None
         lookups += rows.scaled_lookups()
-    dims = {rows.dim for rows in terms if rows is not None}
-    if len(dims) > 1:
+    first, *remaining = (rows for rows in terms if rows is not None)
+    if any(rows.dim != first.dim for rows in remaining):
         return None
-    return RowGradient(shape, dims.pop(), tuple(lookups))
+    return RowGradient(shape, first.dim, tuple(lookups), first.table)
 
 
 def _renamed(

@@ -215,6 +215,9 @@ def test_the_norm_of_clipping_is_that_of_the_dense_gradient(optimizer, mesh):
     """Rows with one id are added up before they are squared."""
     by_rows = Table(EXACT[optimizer], clip=0.1, **MESHES[mesh])
     assert "of rows" in by_rows.updates()[0]
+    # Equal ids are found once for the norm of the clipping and the update.
+    titles = [step.title for step in by_rows.program().steps]
+    assert titles.count("rowsums") == 1
     dense = Table(EXACT[optimizer], with_dense_path, clip=0.1)
     assert_equal(by_rows.run(), dense.run())
 
