@@ -65,10 +65,8 @@ def is_variable(store: Store) -> bool:
 
 
 class EffectOp(Op):
-    """Base of ops with side effects, and of ops whose outputs depend on more than their
-    inputs.
-
-    The order of these ops matters, so bodies of loops and branches must not contain them.
+    """Base of ops with side effects, and of ops whose outputs depend on more than their inputs.
+    Their order matters, so bodies of loops and branches must not contain them.
     """
 
 
@@ -82,9 +80,8 @@ class WriteOp(EffectOp):
     """An op that writes new values of variables, each shard once.
 
     A `WriteOp` may also have outputs. Then its last inputs are the initial values of the
-    outputs, one for each. For example, an optimizer's moments may be sharded differently
-    from their variable: then the op that writes the moments takes the value of the variable
-    as an input, and returns the variable's next value as an output.
+    outputs, one for each. For example, an optimizer's moments may be sharded differently from
+    their variable: then the op takes the variable's value, and returns its next value.
     """
 
     @property
@@ -96,8 +93,7 @@ class WriteOp(EffectOp):
         """Returns the next values of one device's shards, without writing anything.
 
         Args:
-          *inputs_and_values: the shard of each input, followed by the shard of each
-            variable's current value.
+          *inputs_and_values: the shard of each input, then that of each variable's value.
 
         Returns:
           The outputs, if any, followed by the next value of each variable.
@@ -109,20 +105,30 @@ class WriteOp(EffectOp):
         assigning the results of `new_values`.
 
         Args:
-          handles: resource handles of the outputs, which contain their initial values,
-            followed by resource handles of the variables.
+          handles: those of the outputs, with their initial values, then of the variables.
           *inputs: the shard of each input, without the initial values of outputs.
 
         Returns:
-          Whether the op wrote the variables. If not, the caller assigns the results of
-          `new_values`.
+          Whether it did. If not, the caller assigns the results of `new_values`.
         """
         return False
 
 
+class RowsWriteOp(WriteOp):
+    """A `WriteOp` that touches only some entries of the first dimension of its variables.
+
+    Its last input is added by the runtime: the index of the first entry of the local shard, a
+    scalar int64. XLA always runs `new_values`, which it makes an update in place.
+    """
+
+    def num_touched(self, *xs: Spec) -> int:
+        """Returns how many entries the op touches at most, given the specs of its inputs."""
+        raise NotImplementedError
+
+
 class HostOp(EffectOp):
-    """An op without outputs that runs once, on the host, for all devices: it prints, or
-    writes a summary. Host ops run in the order of the code.
+    """An op without outputs that runs once, on the host, for all devices, in the order of the
+    code: it prints, or writes a summary.
 
     Attributes:
       asserts: whether it raises an error for some inputs.
@@ -149,9 +155,7 @@ class ControlFlowOp(Op):
 
 
 class ReshardOp(Op):
-    """An op whose inputs and outputs are resharded to the placement of the layout where it
-    is applied, whatever placements the ops around it prefer.
-    """
+    """An op whose inputs and outputs are resharded to the placement of the layout there."""
 
 
 class ConstantOp(Op):
@@ -159,9 +163,7 @@ class ConstantOp(Op):
 
     @property
     def is_zero(self) -> bool:
-        """Whether the value is zero. A zero tensor is a partial sum as well, without any
-        communication: zeros on all devices add up to zero.
-        """
+        """Whether the value is zero: without communication, a partial sum as well."""
         raise NotImplementedError
 
 
@@ -201,6 +203,10 @@ class EntryOp(Op):
         raise NotImplementedError
 
 
+class LookupOp(Op):
+    """An op that reads no more elements of its first input, a table, than its output has."""
+
+
 class GradientBarrier(Op):
     """An op that stops gradients: its inputs get no cotangents."""
 
@@ -212,7 +218,7 @@ class Kernel(NamedTuple):
       work: what it computes, such as "attention".
       name: what it is, such as "cuDNN" or "blocks of 256 queries".
       refusal: why it is no kernel of the device's vendor, so that all products are written and
-        read; "": it is one, which needs no memory for products.
+        read; "": it is one, without memory for products.
     """
 
     work: str
@@ -255,9 +261,8 @@ class RenamingOp(Op):
     def factor(self, dim: str) -> str:
         """Returns the factor that a dimension of the inputs belongs to; by default its name.
 
-        A dimension that the op consumes may have the name of a new dimension of the output,
-        such as `d` if a reshape merges [heads, d] into one dimension `d`. To distinguish the
-        two, the factor of the consumed dimension is called "." + dim by convention.
+        If a reshape merges [heads, d] into one dimension `d`, the factor of the dimension `d`
+        that it consumes is called ".d", by convention.
         """
         return dim
 
@@ -298,8 +303,7 @@ class Window(NamedTuple):
 
     Attributes:
       low: maps the index of the first output element to that of the first input element.
-      high: maps the index after the last output element to the index after the last input
-        element.
+      high: maps the index after the last output element to that after the last input element.
       wrap: whether indices beyond one end continue at the other end; otherwise the elements
         there are `fill`.
       fill: the value of elements beyond the ends.
@@ -321,16 +325,12 @@ class WindowedOp(Op):
     """
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        """Returns the elements of an input that a shard reads along a dimension; None: only
-        those of the local shard.
-        """
+        """Returns what a shard reads of an input along a dimension; None: only its own shard."""
         raise NotImplementedError
 
 
 def window_of(op: Op, input_index: int, dim: str) -> Window | None:
-    """Returns the elements of an input that a shard of an op reads along a dimension; None:
-    only those of the local shard.
-    """
+    """Returns what a shard of an op reads of an input: see `WindowedOp.window`."""
     if isinstance(op, WindowedOp):
         return op.window(input_index, dim)
     return None
@@ -341,8 +341,7 @@ class Statistics(NamedTuple):
 
     Attributes:
       exchanged: small tensors, which the all_gather sends to all shards.
-      residuals: tensors that stay on the device and are passed to `local_sharded`, so that
-        it need not compute them again.
+      residuals: tensors that stay on the device, for `local_sharded`.
     """
 
     exchanged: LocalTensors
@@ -352,8 +351,8 @@ class Statistics(NamedTuple):
 class OpWithStatistics(Op):
     """An op along dimensions whose shards exchange small statistics.
 
-    If none of these dimensions is sharded, only `local` runs: one fused kernel. Otherwise
-    `statistics` runs on each shard, then one all_gather, then `local_sharded`:
+    If none of these dimensions is sharded, only `local` runs. Otherwise `statistics` runs on
+    each shard, then one all_gather, then `local_sharded`:
 
         exchanged, residuals = op.statistics(context, x)      # of one shard
         op.local_sharded(context, gathered, residuals, x)     # gathered: [shards, ...]

@@ -36,13 +36,17 @@ from meshtf.optimizers.schedules import (
     warmup_inverse_sqrt,
 )
 from meshtf.optimizers.sgd import SGD
+from meshtf.optimizers.tables.adagrad import Adagrad
+from meshtf.optimizers.tables.ftrl import FTRL
 from meshtf.unknown_name import unknown_name
 
 __all__ = [
     "Adafactor",
+    "Adagrad",
     "Adam",
     "AdamW",
     "ExponentialMovingAverage",
+    "FTRL",
     "ParameterGroups",
     "LAMB",
     "Optimizer",

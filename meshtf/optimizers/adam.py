@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from meshtf.graph import Tensor, apply_all
 from meshtf.graph.arguments import as_variables, check_tensors
 from meshtf.names.arguments import (
+    check_bools,
     check_callables,
     check_floats,
     check_fractions,
@@ -48,6 +49,8 @@ class Adam(Optimizer):
       beta_1: the decay rate of the moving average of gradients.
       beta_2: the decay rate of the moving average of squared gradients.
       epsilon: a constant that is added to the square root of the second moment.
+      lazy: whether an update of a table changes only rows that the step has looked up: the
+        moving averages of other rows do not decay, and do not move them.
       name: the prefix of the names of the slots.
     """
 
@@ -58,15 +61,18 @@ class Adam(Optimizer):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
+        lazy: bool = False,
         name: str = "adam",
     ) -> None:
         slot_shapes = slots_like(variables, "m", "v")
         check_fractions(beta_1=beta_1, beta_2=beta_2)
         check_floats(epsilon=epsilon)
+        check_bools(lazy=lazy)
         super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
+        self.lazy = lazy
 
     def step_scalars(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
         """Returns the bias-corrected step size:
@@ -95,6 +101,7 @@ class Adam(Optimizer):
             beta_1=self.beta_1,
             beta_2=self.beta_2,
             epsilon=self.epsilon,
+            lazy=self.lazy,
         )
         decay = self._decay_in_update(variable, step_scalars)
         apply_update(op, variable, grad, slots, rate=step_size, decay=decay)
@@ -137,7 +144,7 @@ class AdamW(Adam):
     ) -> None:
         check_floats(weight_decay=weight_decay)
         check_callables(decay_mask=decay_mask)
-        super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name)
+        super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name=name)
         self.weight_decay = weight_decay
         self.decay_mask = as_decay_mask(decay_mask)
 

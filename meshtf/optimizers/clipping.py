@@ -4,7 +4,8 @@
 
 Gradients are first resharded to the layout of the optimizer's slots: its variables, such as
 moving averages. So each gradient is all-reduced or reduce-scattered once, for both the norm
-and the update. The norm itself only adds an all-reduce of one scalar.
+and the update. The norm itself only adds an all-reduce of one scalar. The gradient of a table
+of which few rows were looked up stays a sum of rows (`meshtf.ops.indexing.row_sums`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.optimizers.checks import as_gradients
 from meshtf.optimizers.slot_layout import to_slot_layout
+from meshtf.optimizers.tables.touched_rows import few_rows
 
 
 def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
@@ -50,6 +52,9 @@ def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
         dtype = "float64"
     square_sums = []
     for x in present_tensors:
+        rows = few_rows(x)
+        if rows is not None:
+            x = rows.summed().values
         squares = square(cast(x, accumulation_dtype(x.dtype)))
         square_sums.append(cast(reduce_sum(squares), dtype))
     return sqrt(functools.reduce(operator.add, square_sums))
@@ -74,7 +79,7 @@ def clip_by_global_norm(
         # Zero would make all gradients vanish; a negative norm would reverse them.
         if not as_float("clip_norm", clip_norm) > 0:
             refuse("clip_norm", clip_norm, "a number above 0, or None")
-    grads = [None if x is None else to_slot_layout(x) for x in grads]
+    grads = [None if x is None else to_slot_layout(_unique_rows(x)) for x in grads]
     norm = global_norm(grads)
     if clip_norm is None:
         return grads, norm
@@ -84,3 +89,13 @@ def clip_by_global_norm(
     for x in grads:
         scaled_grads.append(None if x is None else x * cast(factor, x.dtype))
     return scaled_grads, norm
+
+
+def _unique_rows(grad: Tensor) -> Tensor:
+    """Returns a gradient [...]; if it is a sum of few rows, as one in which no row comes twice, so
+    that these are found once for the norm and the update.
+    """
+    rows = few_rows(grad)
+    if rows is None or rows.table is None:
+        return grad
+    return rows.with_unique_rows()

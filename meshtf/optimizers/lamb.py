@@ -68,7 +68,7 @@ class LAMB(Adam):
     ) -> None:
         check_floats(weight_decay=weight_decay)
         check_callables(decay_mask=decay_mask)
-        super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name)
+        super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name=name)
         self.weight_decay = weight_decay
         self.decay_mask = as_decay_mask(decay_mask)
 

@@ -5,7 +5,8 @@ after another, to reduce the peak memory.
                                        "batch", microbatches=8)
 
 The microbatches run in one loop, whose body is traced once. Each device accumulates its
-local gradients, those of 16-bit types in float32. The sums are reduced across devices once,
+local gradients, those of 16-bit types in float32; of tables of which few rows are looked up, the
+rows of all microbatches are stacked instead. The sums are reduced across devices once,
 after the last microbatch, unless the optimizer's slots (its variables, such as moving
 averages) are sharded (FSDP, ZeRO). Deferred calls, such as updates of running means, are
 made once, with the means of their tensors over the microbatches. Weighted means in the loss
@@ -28,7 +29,7 @@ from meshtf.graph import (
     current_executor,
     gradients,
 )
-from meshtf.graph.arguments import as_scalar, as_variables, check_nest
+from meshtf.graph.arguments import as_scalar, as_tensor, as_variables, check_nest
 from meshtf.names import Dimension, accumulation_dtype, nested
 from meshtf.names.arguments import as_callable, as_dim, as_int
 from meshtf.ops.control.batch_means import (
@@ -47,9 +48,11 @@ from meshtf.ops.control.microbatch import (
 )
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
+from meshtf.ops.indexing.row_sums import RowGradient
 from meshtf.ops.loops.recorded_scan import recorded_scan
 from meshtf.ops.loops.scan import scan_and_sum
 from meshtf.ops.shapes.stack import unstack
+from meshtf.optimizers.tables.touched_rows import few_rows
 
 
 def accumulate_gradients(
@@ -149,7 +152,7 @@ class _Accumulation:
             def values_of_means(body: Body) -> Mapping[Tensor, Tensor]:
                 return recorded_means(self.means, body, inputs, self.microbatches)
 
-            _, sums, _ = recorded_scan(
+            _, sums, stacks = recorded_scan(
                 self.body, None, xs, scan_dim, late_captures=values_of_means
             )
         else:
@@ -161,16 +164,24 @@ class _Accumulation:
                 self.loss(*nested.pack_sequence_as(xs, entries))
 
             self.means = EagerMeans(run, self.microbatches)
-            _, sums, _ = scan_and_sum(self.body, None, xs, dim=MICROBATCH)
+            _, sums, stacks = scan_and_sum(self.body, None, xs, dim=MICROBATCH)
         loss_sum, deferred_sums, grad_sums = sums
         call_with_means(self.facts.deferred_calls, deferred_sums, self.microbatches)
         means = []
         for total, dtype in zip((loss_sum, *grad_sums), self.facts.dtypes, strict=True):
             means.append(cast(total * (1.0 / self.microbatches), dtype))
         loss, *mean_grads = means
-        remaining = iter(mean_grads)
-        has_grad = self.facts.has_grad
-        return loss, [next(remaining) if present else None for present in has_grad]
+        sums_of_grads = iter(mean_grads)
+        lookups = iter(stacks)
+        grads: list[Tensor | None] = []
+        for variable, kind in zip(self.variables, self.facts.gradients, strict=True):
+            if isinstance(kind, RowGradient):
+                table = as_tensor("variables", variable)
+                total = kind.with_lookups(next(lookups), table)
+                grads.append(cast(total * (1.0 / self.microbatches), table.dtype))
+            else:
+                grads.append(None if kind is None else next(sums_of_grads))
+        return loss, grads
 
     def loss(self, index: Tensor, examples: Any) -> tuple[Tensor, list[DeferredCall]]:
         """Returns the loss of a microbatch, and the calls that it defers."""
@@ -183,8 +194,10 @@ class _Accumulation:
         ):
             return as_scalar("the loss", self.loss_of(examples)), calls
 
-    def body(self, _: None, xs: Any) -> tuple[None, Any, None]:
-        """Returns (no carry, the terms of sums over microbatches, no stacked outputs)."""
+    def body(self, _: None, xs: Any) -> tuple[None, Any, Any]:
+        """Returns (no carry, the terms of sums over microbatches, the lookups of gradients of
+        few rows, which are stacked).
+        """
         if isinstance(current_executor(), Graph):
             self.means = batch_means = RecordedMeans()
         else:
@@ -195,14 +208,22 @@ class _Accumulation:
             batch_means.warn_of_divisors(loss)
             _check_weights(batch_means.terms.values(), self.variables)
         all_grads = gradients([loss], self.variables)
-        grads = [dx for dx in all_grads if dx is not None]
+        grads = []
+        lookups = []
+        self.facts.gradients = []
+        for dx in all_grads:
+            rows = None if dx is None else few_rows(dx, times=self.microbatches)
+            self.facts.gradients.append(rows or dx)
+            if rows is not None:
+                lookups.append(rows.scaled_lookups())
+            elif dx is not None:
+                grads.append(dx)
         self.facts.deferred_calls = calls
-        self.facts.has_grad = [dx is not None for dx in all_grads]
         self.facts.dtypes = [x.dtype for x in (loss, *grads)]
         deferred_tensors = [x for call in calls for x in call.tensors]
         wide_grads = [_in_accumulation_dtype(dx) for dx in grads]
         terms = (_in_accumulation_dtype(loss), deferred_tensors, wide_grads)
-        return None, terms, None
+        return None, terms, lookups
 
 
 @dataclasses.dataclass
@@ -210,12 +231,15 @@ class _BodyFacts:
     """Facts about the results of the loop's body.
 
     Attributes:
-      has_grad: whether the loss depends on each variable.
+      gradients: of each variable, the gradient in a microbatch; None: the loss does not depend
+        on it.
       dtypes: the data types of the loss, and then of each gradient.
       deferred_calls: the calls to be made once, after the last microbatch.
     """
 
-    has_grad: list[bool] = dataclasses.field(default_factory=list)
+    gradients: list[Tensor | RowGradient | None] = dataclasses.field(
+        default_factory=list
+    )
     dtypes: list[str] = dataclasses.field(default_factory=list)
     deferred_calls: list[DeferredCall] = dataclasses.field(default_factory=list)
 

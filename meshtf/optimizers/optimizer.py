@@ -58,6 +58,7 @@ from meshtf.optimizers.checks import (
 )
 from meshtf.optimizers.schedules import Rate, rate_dtype, scalar
 from meshtf.optimizers.slot_layout import rounded_gradient
+from meshtf.optimizers.tables.touched_rows import update_touched_rows
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.variable import Variable
 
@@ -244,7 +245,8 @@ def apply_update(
     """Updates a variable and its slots.
 
     The update is in place if variable and slots have the same layout and data type;
-    otherwise it is computed in the layout and data type of the slots.
+    otherwise it is computed in the layout and data type of the slots. Of a table, only the
+    rows that were looked up are updated: see `touched_rows.py`.
 
     Args:
       op: the op that updates the variable and the slots.
@@ -266,6 +268,8 @@ def apply_update(
         slot.placement == variable.placement and slot.dtype == variable.dtype
         for slot in slots.values()
     )
+    if update_touched_rows(op, variable, grad, rate, in_place):
+        return
     if in_place:
         apply_all(op, grad, rate, mesh=variable.mesh)
         return

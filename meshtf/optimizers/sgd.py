@@ -2,7 +2,7 @@
 
     optimizer = SGD(model.trainable_variables, 0.1, momentum=0.9)
 
-Without momentum, each step computes
+Without momentum, each step computes the following, of a table only for rows that it looks up:
 
     variable -= rate * grad
 
@@ -40,6 +40,8 @@ class SGD(Optimizer):
       learning_rate: a float or a schedule.
       momentum: the decay rate of the velocity; with 0 there is no slot.
       nesterov: whether to use Nesterov momentum.
+      lazy: whether an update of a table with momentum changes only rows that the step has looked
+        up: the velocity of other rows does not decay, and does not move them.
       name: the prefix of the names of the slots.
     """
 
@@ -49,14 +51,16 @@ class SGD(Optimizer):
         learning_rate: Rate = 0.01,
         momentum: float = 0.0,
         nesterov: bool = False,
+        lazy: bool = False,
         name: str = "sgd",
     ) -> None:
         check_floats(momentum=momentum)
-        check_bools(nesterov=nesterov)
+        check_bools(nesterov=nesterov, lazy=lazy)
         slot_shapes = slots_like(variables, *(["velocity"] if momentum else []))
         super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
         self.momentum = momentum
         self.nesterov = nesterov
+        self.lazy = lazy
 
     def update(
         self,
@@ -72,6 +76,10 @@ class SGD(Optimizer):
         if self.momentum:
             velocity = slots["velocity"]
             op = MomentumUpdate(
-                variable, velocity, momentum=self.momentum, nesterov=self.nesterov
+                variable,
+                velocity,
+                momentum=self.momentum,
+                nesterov=self.nesterov,
+                lazy=self.lazy,
             )
         apply_update(op, variable, grad, slots, rate=rate)

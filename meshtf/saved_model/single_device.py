@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import GradientBarrier, ShardedValue, Store
+from meshtf.graph import GradientBarrier, RowsWriteOp, ShardedValue, Store
 from meshtf.graph.tensor import tensor_of_value
 from meshtf.partition import Compute, Program, WriteStep
 from meshtf.runtime.devices.names import LOCAL_CPU
@@ -54,6 +54,8 @@ class SingleDevice(SingleReplica):
     def _write(self, step: WriteStep) -> Sequence[Any]:
         """Computes the new values of variables, which later reads see; assigns nothing."""
         inputs = [self.values[value] for value in step.values]
+        if isinstance(step.write_op, RowsWriteOp):
+            inputs.append(tf.constant(0, tf.int64))  # the first row: there is one shard
         before = [self._read(store) for store in step.variables]
         results = step.write_op.new_values(*inputs, *before)
         num_outputs = len(step.outs)

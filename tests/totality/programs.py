@@ -21,7 +21,7 @@ def optimizers(t: SimpleNamespace) -> dict[str, Call]:
     rules = [("", lambda vs: _O.SGD(vs, 0.1))]
     constructors = {
         name: call(variables, takes=_BOTH)
-        for name in ("Adafactor", "Adam", "AdamW", "LAMB", "SGD")
+        for name in ("Adafactor", "Adagrad", "Adam", "AdamW", "FTRL", "LAMB", "SGD")
     }
     constructors |= {
         "ParameterGroups": call(variables, rules),

@@ -11,15 +11,15 @@ from __future__ import annotations
 from meshtf.graph import Spec
 from meshtf.graph.op_kinds import FusedMatmulsOp, Kernel
 from meshtf.mesh import Mesh
-from meshtf.partition import Compute, Program, walk
+from meshtf.partition import Compute, Program, Step, walk
 from meshtf.partition.cost import local_shape
 
 
-def local_specs(step: Compute, mesh: Mesh) -> list[Spec]:
+def local_specs(step: Step, mesh: Mesh) -> list[Spec]:
     """Returns the specs of the inputs of an op, with local shapes."""
     return [
         Spec(local_shape(value.spec.shape, value.placement, mesh), value.spec.dtype)
-        for value in step.ins
+        for value in step.inputs
         if value.spec is not None
     ]
 

@@ -48,7 +48,7 @@ from meshtf.forecast.memory.xla_order import in_xla_order
 from meshtf.graph import Op, Spec, Store
 from meshtf.graph.op_kinds import FusedMatmulsOp
 from meshtf.mesh import Mesh
-from meshtf.partition import Compute, Program, Step, Value, values_in_sums, walk
+from meshtf.partition import Program, Step, Value, values_in_sums, walk
 from meshtf.partition.cost import local_bytes
 from meshtf.partition.segments import in_order
 
@@ -206,8 +206,8 @@ class Timelines:
           step: the step.
           values: those of each stage so far.
         """
-        if step.computation is not None:
-            yield from self._workspaces(index, step.computation)
+        if step.computation is not None or step.writes:
+            yield from self._workspaces(index, step)
         elif step.bodies:
             yield from self._bodies(index, step, values)
             if step.loop is not None and self.under_xla:
@@ -219,10 +219,9 @@ class Timelines:
         elif step.packed:
             yield from self._packed(index, step, values)
 
-    def _workspaces(
-        self, index: int, step: Compute
-    ) -> Iterator[tuple[int, Allocation]]:
-        """Yields the temporary tensors of an op."""
+    def _workspaces(self, index: int, step: Step) -> Iterator[tuple[int, Allocation]]:
+        """Yields the temporary tensors of an op, or of an update."""
+        assert step.node is not None
         placement = self.mesh.replicated
         title = f"workspace of {step.node.op.display_name}"
         for spec in self._workspace_specs(step):
@@ -231,17 +230,19 @@ class Timelines:
             workspace = Allocation(
                 index, index, size, step, spec, placement, title=title
             )
-            for stage in _stages(step.plan.stage, self.mesh):
+            for stage in _stages(step.stage, self.mesh):
                 yield stage, workspace
 
-    def _workspace_specs(self, step: Compute) -> Sequence[Spec]:
+    def _workspace_specs(self, step: Step) -> Sequence[Spec]:
         """Returns the specs of the temporary tensors of an op, on one device."""
+        assert step.node is not None
         op = step.node.op
         if type(op).workspace_specs is Op.workspace_specs or not step.computes_node:
             return ()  # as most ops, it has none
-        kernel = kernel_of(step, self.mesh, self.platform)
-        if kernel is not None and not kernel.refusal:
-            return ()
+        if step.computation is not None:
+            kernel = kernel_of(step.computation, self.mesh, self.platform)
+            if kernel is not None and not kernel.refusal:
+                return ()
         inputs = local_specs(step, self.mesh)
         specs = op.workspace_specs(*inputs)
         if not self.under_xla:

@@ -24,7 +24,7 @@ from meshtf.forecast.time.exchanges import (
     collective_seconds,
 )
 from meshtf.graph import Op, Spec, contracted_factors, factor_of
-from meshtf.graph.op_kinds import FusedMatmulsOp
+from meshtf.graph.op_kinds import FusedMatmulsOp, LookupOp
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.names import dtype_bytes
@@ -249,6 +249,8 @@ class Durations:
     def _traffic(self, step: Compute, in_memory: Set[Value] | None) -> Any:
         """Returns the bytes that an op reads from memory and writes to it."""
         values = [*step.ins, *step.outs]
+        if isinstance(step.node.op, LookupOp):
+            values[0] = step.outs[0]  # of the table, as much is read as is written
         return sum(
             self.local_bytes(value)
             for value in values
@@ -312,12 +314,13 @@ class Durations:
         return MatmulShape(**sizes, dtype=step.node.inputs[0].dtype)
 
     def write(self, step: Step) -> Any:
-        """Returns the seconds of an update: it reads its inputs and its variables, and writes
-        these.
+        """Returns the seconds of an update: it reads its inputs and its variables, or some rows
+        of them, and writes these.
         """
         num_bytes: Any = sum(self.local_bytes(value) for value in step.inputs)
         for store in step.writes:
-            num_bytes = num_bytes + 2 * self.shard_bytes(store.spec, store.placement)
+            of_shard = self.shard_bytes(store.spec, store.placement)
+            num_bytes = num_bytes + 2 * step.written_share * of_shard
         bandwidth = self.hardware.memory_bandwidth * self.hardware.memory_efficiency
         seconds = num_bytes / bandwidth + self.hardware.op_seconds
         return seconds * self.factor("update") * self._local_factor

@@ -24,7 +24,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    Op,
     PaddingValue,
     Role,
     Sample,
@@ -34,7 +33,7 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.graph.op_kinds import EntryOp
+from meshtf.graph.op_kinds import EntryOp, LookupOp
 from meshtf.names import Shape
 from meshtf.names.arguments import as_choice, check_bools
 from meshtf.ops.common.accumulation_dtype import widen
@@ -70,7 +69,7 @@ _SEGMENT_KERNELS = {
 _IDENTITIES = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 
 
-class Gather(Op):
+class Gather(LookupOp):
     """The elements of a table at ids: table [*batch, dim, *rest], ids [*batch, *lookups] ->
     [*batch, *lookups, *rest].
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -68,10 +68,15 @@ class OptimizerUpdate(WriteOp):
     Attributes:
       variable: the variable that is updated; `Store` is the interface of variables for ops.
       slots_only: whether only the slots are written, and not the variable.
+      lazy: whether rows of a table that no lookup has touched keep their value and slots, where
+        the rule would change them: see `RowsUpdate`.
+      keeps_untouched: whether the rule itself changes nothing where the gradient is zero.
     """
 
     variable: Store
     slots_only: bool = dataclasses.field(default=False, kw_only=True)
+    lazy: bool = dataclasses.field(default=False, kw_only=True)
+    keeps_untouched: ClassVar[bool] = False
 
     @property
     def slots(self) -> tuple[Store, ...]:
@@ -96,6 +101,13 @@ class OptimizerUpdate(WriteOp):
         third input, and returns its next value.
         """
         return dataclasses.replace(self, slots_only=True)  # type: ignore[type-var]
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the op adds to the variable what is linear in the gradient, and has no slots:
+        the gradients of a row need not be summed before.
+        """
+        return False
 
     def output_specs(self, gradient: Spec, rate: Spec, *value: Spec) -> Specs:
         shape = self.variable.spec.shape
@@ -182,6 +194,13 @@ class AdamUpdate(OptimizerUpdate):
 class DescentUpdate(OptimizerUpdate):
     """Gradient descent; the inputs are the gradient and the learning rate."""
 
+    keeps_untouched = True
+
+    @property
+    def is_linear(self) -> bool:
+        # The steps of a half float are summed in float32, and rounded once.
+        return self.variable.spec.dtype == self.dtype
+
     def new_values(self, gradient: Any, rate: Any, variable: Any) -> LocalTensors:
         new_value = tf.cast(variable, gradient.dtype) - gradient * rate
         return (tf.cast(new_value, variable.dtype),)
@@ -232,6 +251,118 @@ class MomentumUpdate(OptimizerUpdate):
             lr=rate,
             momentum=tf.constant(self.momentum, gradient.dtype),
             use_nesterov=self.nesterov,
+        )
+        return True
+
+
+class AdagradUpdate(OptimizerUpdate):
+    """Adagrad (Duchi et al. 2011); the inputs are the gradient and the learning rate.
+
+    Attributes:
+      accumulator: the slot of the sum of squared gradients.
+      epsilon: a small number that is added to the square root of the sum.
+    """
+
+    accumulator: Store
+    epsilon: float
+    keeps_untouched = True
+
+    @property
+    def slots(self) -> tuple[Store, ...]:
+        return (self.accumulator,)
+
+    def new_values(
+        self, gradient: Any, rate: Any, variable: Any, accumulator: Any
+    ) -> LocalTensors:
+        accumulator = accumulator + tf.square(gradient)
+        step = gradient * rate / (tf.sqrt(accumulator) + self.epsilon)
+        return variable - step, accumulator
+
+    def write_in_place(self, handles: Sequence[Any], gradient: Any, rate: Any) -> bool:
+        variable, accumulator = handles
+        tf.raw_ops.ResourceApplyAdagradV2(
+            var=variable,
+            accum=accumulator,
+            grad=gradient,
+            lr=rate,
+            epsilon=constant(self.epsilon, gradient.dtype),
+        )
+        return True
+
+
+class RowwiseAdagradUpdate(OptimizerUpdate):
+    """Adagrad with one accumulator for each row, which sums the means of squared gradients over
+    the row; the inputs are the gradient and the learning rate.
+
+    Attributes:
+      accumulator: the slot of the sums: the variable's shape without `num_row_dims` last
+        dimensions, those of a row, which are not sharded.
+      epsilon: a small number that is added to the square root of the sum.
+      num_row_dims: the number of dimensions of a row.
+    """
+
+    accumulator: Store
+    epsilon: float
+    num_row_dims: int
+    keeps_untouched = True
+
+    @property
+    def slots(self) -> tuple[Store, ...]:
+        return (self.accumulator,)
+
+    def new_values(
+        self, gradient: Any, rate: Any, variable: Any, accumulator: Any
+    ) -> LocalTensors:
+        axes = list(range(-self.num_row_dims, 0))
+        accumulator = accumulator + tf.reduce_mean(tf.square(gradient), axes)
+        step_size = rate / (tf.sqrt(accumulator) + self.epsilon)
+        ones = [1] * self.num_row_dims
+        step_size = tf.reshape(step_size, tf.concat([tf.shape(step_size), ones], 0))
+        return variable - gradient * step_size, accumulator
+
+
+class FtrlUpdate(OptimizerUpdate):
+    """FTRL-Proximal (McMahan et al. 2013); the inputs are the gradient and the learning rate.
+
+    Attributes:
+      accumulator: the slot of the sum of squared gradients.
+      linear: the slot of the gradients' sum, less what the steps so far stand for.
+      l1, l2: the weights of the penalties |variable| and variable**2.
+    """
+
+    accumulator: Store
+    linear: Store
+    l1: float
+    l2: float
+
+    @property
+    def slots(self) -> tuple[Store, ...]:
+        return (self.accumulator, self.linear)
+
+    def new_values(
+        self, gradient: Any, rate: Any, variable: Any, accumulator: Any, linear: Any
+    ) -> LocalTensors:
+        old_root = tf.sqrt(accumulator)
+        accumulator = accumulator + tf.square(gradient)
+        root = tf.sqrt(accumulator)
+        linear = linear + gradient - (root - old_root) / rate * variable
+        is_zero = tf.abs(linear) <= self.l1
+        quadratic = tf.where(is_zero, 1.0, root / rate + 2.0 * self.l2)
+        value = (tf.sign(linear) * self.l1 - linear) / quadratic
+        return tf.where(is_zero, 0.0, value), accumulator, linear
+
+    def write_in_place(self, handles: Sequence[Any], gradient: Any, rate: Any) -> bool:
+        variable, accumulator, linear = handles
+        dtype = gradient.dtype
+        tf.raw_ops.ResourceApplyFtrl(
+            var=variable,
+            accum=accumulator,
+            linear=linear,
+            grad=gradient,
+            lr=rate,
+            l1=constant(self.l1, dtype),
+            l2=constant(self.l2, dtype),
+            lr_power=constant(-0.5, dtype),
         )
         return True
 

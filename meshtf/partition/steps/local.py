@@ -11,6 +11,7 @@ from meshtf.graph import (
     Node,
     OpWithStatistics,
     RenamingOp,
+    RowsWriteOp,
     Spec,
     Store,
     Tensor,
@@ -72,6 +73,15 @@ class WriteStep(Step):
     def writes(self) -> tuple[Store, ...]:
         """The variables."""
         return self.variables
+
+    @property
+    def written_share(self) -> float:
+        """The share of their rows, if the op writes only some."""
+        op = self.node.op
+        if not isinstance(op, RowsWriteOp):
+            return 1.0
+        num_touched = op.num_touched(*(x.spec for x in self.node.inputs))
+        return min(1.0, num_touched / self.variables[0].spec.shape.sizes[0])
 
     @property
     def stage(self) -> int | None:

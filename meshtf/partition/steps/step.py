@@ -111,6 +111,11 @@ class Step:
         return ()
 
     @property
+    def written_share(self) -> float:
+        """The share of the elements of `writes` that the step reads and writes."""
+        return 1.0
+
+    @property
     def host_op(self) -> HostOp | None:
         """The op, if the host runs it, such as a print."""
         return None

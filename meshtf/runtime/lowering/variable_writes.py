@@ -10,12 +10,14 @@ its resource handle and tensors, never a tf.Variable.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from meshtf.graph import WriteOp
+from meshtf.graph import RowsWriteOp, Store, WriteOp
+from meshtf.mesh import Mesh
+from meshtf.mesh.shard_sizes import start_of_shard
 from meshtf.runtime.tf_internals.switches import private
 from meshtf.runtime.tf_internals.variable_handles import temporary_handle
 
@@ -54,7 +56,7 @@ def write(
     variables: Sequence[Any],
     inputs: Sequence[Any],
     num_outputs: int,
-    temporaries: bool = True,
+    compiled: bool = False,
 ) -> Sequence[Any]:
     """Writes the shards of an op's variables on one device, and returns its outputs.
 
@@ -64,12 +66,14 @@ def write(
       inputs: the shards of the op's inputs.
       num_outputs: the number of the op's outputs. The op updates them like variables: the
         last `num_outputs` inputs are their initial values.
-      temporaries: whether a fused op may compute outputs in temporary resources (handles
-        of variables that exist during the call), which XLA does not support.
+      compiled: whether XLA compiles the op. It does not support temporary resources, handles
+        of variables that exist during the call, in which a fused op may compute outputs.
     """
+    if compiled and isinstance(op, RowsWriteOp):
+        return _write_new_values(op, variables, inputs, num_outputs)
     handles = [variable.handle for variable in variables]
     # `private`: whether this TensorFlow has the internal function that creates handles.
-    temporaries = temporaries and private("bare_handles")
+    temporaries = not compiled and private("bare_handles")
     if num_outputs and (tf.executing_eagerly() or not temporaries):
         # Creating a temporary resource eagerly takes longer than a fused op saves.
         return _write_new_values(op, variables, inputs, num_outputs)
@@ -86,6 +90,22 @@ def write(
                 for handle, x in zip(output_handles, initial_outputs)
             ]
     return _write_new_values(op, variables, inputs, num_outputs)
+
+
+def first_row(store: Store, mesh: Mesh, coordinates: Mapping[str, Any]) -> Any:
+    """Returns the index of the first entry of a shard of a variable along its first dimension:
+    the last input of a `RowsWriteOp`.
+
+    Args:
+      store: the variable.
+      mesh: the mesh.
+      coordinates: by mesh axis, the coordinate of the shard: an integer, or a scalar tensor.
+    """
+    dim = store.spec.shape.names[0]
+    axes = store.placement.axes_of(dim)
+    axis_sizes = [mesh.axes[axis] for axis in axes]
+    coordinates_of_shard = [coordinates[axis] for axis in axes]
+    return start_of_shard(store.spec.shape[dim], axis_sizes, coordinates_of_shard)
 
 
 def _write_new_values(

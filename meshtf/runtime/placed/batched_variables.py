@@ -25,14 +25,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from meshtf.graph import Store, WriteOp
+from meshtf.graph import RowsWriteOp, Store, WriteOp
 from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.partition import ReshardStep, Segment, Step, Value
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import share_memory
 from meshtf.runtime.lowering.padding.shard_blocks import ReshardBlocks
-from meshtf.runtime.lowering.variable_writes import ShardVariable
+from meshtf.runtime.lowering.variable_writes import ShardVariable, first_row
 from meshtf.runtime.placed.program.function_calls import GraphFunction, trace
 from meshtf.runtime.placed.program.nested_sections import in_section
 from meshtf.runtime.placed.program.program_writer import ProgramWriter, call_on
@@ -173,7 +173,7 @@ class BatchedVariables:
         for batch in self._batches(first_slots):
             for position in batch.positions:
                 updates = [
-                    _update(steps[k], slots_of_steps[k], values, position)
+                    self._update(steps[k], slots_of_steps[k], values, position)
                     for k in batch.step_indices
                 ]
                 device = self.devices[position]
@@ -302,12 +302,12 @@ class BatchedVariables:
             )
         return self._functions[key]
 
-    def _constant(self, value: int, device: str) -> Any:
-        """Returns an int32 constant on a device."""
+    def _constant(self, value: int, device: str, dtype: Any = tf.int32) -> Any:
+        """Returns an integer constant on a device."""
         if self.program is not None:
-            return self.program.constant(value, device=device)
+            return self.program.constant(value, device=device, dtype=dtype)
         with tf.device(device):
-            return tf.constant(value, tf.int32)
+            return tf.constant(value, dtype)
 
     def _read_one(self, slot: TensorFlowSlot, device: str) -> Any:
         """Returns the value of one slot, read by one op."""
@@ -319,6 +319,34 @@ class BatchedVariables:
             )
         with tf.device(device):
             return tf.raw_ops.ReadVariableOp(resource=handle, dtype=kind.dtype)
+
+    def _update(
+        self,
+        step: Step,
+        slots: Sequence[Sequence[Any]],
+        values: Mapping[Value, Shards],
+        position: int,
+    ) -> Update:
+        """Returns the update that a position executes for a step.
+
+        Args:
+          step: the step.
+          slots: for each variable of the step, the slot of each position.
+          values: for each value, the shard of each position.
+          position: the position.
+        """
+        assert step.node is not None and isinstance(step.node.op, WriteOp)
+        inputs = [values[v][position] for v in step.inputs]
+        if isinstance(step.node.op, RowsWriteOp):
+            coordinates = dict(zip(self.mesh.axes, self.mesh.coords[position]))
+            start = first_row(step.writes[0], self.mesh, coordinates)
+            inputs.append(self._constant(start, self.devices[position], tf.int64))
+        return Update(
+            op=step.node.op,
+            slots=[slots_of_variable[position] for slots_of_variable in slots],
+            inputs=inputs,
+            num_outputs=len(step.outputs),
+        )
 
     def _update_each(self, updates: Sequence[Update], device: str) -> list[Any]:
         """Executes updates one by one, without a function, and returns their outputs."""
@@ -332,29 +360,6 @@ class BatchedVariables:
         if self.program is None:
             return run(function.inputs)
         return list(in_section(self.program, run, function.inputs))
-
-
-def _update(
-    step: Step,
-    slots: Sequence[Sequence[Any]],
-    values: Mapping[Value, Shards],
-    position: int,
-) -> Update:
-    """Returns the update that a position executes for a step.
-
-    Args:
-      step: the step.
-      slots: for each variable of the step, the slot of each position.
-      values: for each value, the shard of each position.
-      position: the position.
-    """
-    assert step.node is not None and isinstance(step.node.op, WriteOp)
-    return Update(
-        op=step.node.op,
-        slots=[slots_of_variable[position] for slots_of_variable in slots],
-        inputs=[values[v][position] for v in step.inputs],
-        num_outputs=len(step.outputs),
-    )
 
 
 def _batched_stores(segments: Sequence[Segment], mesh: Mesh) -> list[Store]:

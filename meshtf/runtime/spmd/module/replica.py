@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import Store
+from meshtf.graph import RowsWriteOp, Store
 from meshtf.mesh import Mesh, Partial, Sharded
 from meshtf.partition import (
     BarrierStep,
@@ -36,7 +36,7 @@ from meshtf.runtime.lowering.local_context import (
 from meshtf.runtime.lowering.padding.shard_blocks import ReshardBlocks, TensorFlowOps
 from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.stacks import local_shape_and_dtype
-from meshtf.runtime.lowering.variable_writes import write
+from meshtf.runtime.lowering.variable_writes import first_row, write
 from meshtf.runtime.spmd.module import stablehlo_collectives
 from meshtf.runtime.spmd.module.halves import (
     join_halves,
@@ -100,13 +100,12 @@ class Replica(SingleReplica):
         if not variables:
             self.host_inputs += inputs
             return ()
-        return write(
-            step.write_op,
-            variables,
-            inputs,
-            num_outputs=len(step.outs),
-            temporaries=False,
-        )
+        op = step.write_op
+        if isinstance(op, RowsWriteOp):
+            start = first_row(step.variables[0], self.mesh, self.coordinates.tensors)
+            inputs.append(tf.cast(start, tf.int64))
+        num_outputs = len(step.outs)
+        return write(op, variables, inputs, num_outputs, compiled=True)
 
     def _reshard(self, step: ReshardStep) -> Any:
         assert step.src.spec is not None

@@ -1,0 +1,1 @@
+"""Optimizers that recommenders use for embedding tables, and updates of touched rows."""
