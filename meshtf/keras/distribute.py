@@ -26,6 +26,7 @@ from meshtf.layout_search import SearchResult, search
 from meshtf.mesh import Mesh
 from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.spmd.live.join_processes import any_process
+from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.table import DimensionTable, dimension_table
 from meshtf.tensorflow_import.without_running import abstract_function
 
@@ -231,6 +232,17 @@ class DistributedModel:
             layout_of=self.placed.layout_by_region,
         )
         return search(build, *program.specs(), devices=devices, **settings)
+
+    def variables(self, batch: Any, method: str = "train_step") -> dict[str, Variable]:
+        """Returns the mesh's variables, by the paths of Keras' variables: of the model, its
+        optimizer and its metrics. `mtf.checkpoints` saves them by slices, and restores them on
+        any mesh: the model then has these values. Ask for them anew each time.
+
+        Args:
+            batch: As in `explain`.
+            method: The step whose variables they are, as in `explain`.
+        """
+        return self._step_of_specs(method, batch).variables_on_mesh()
 
     def compile_for(
         self, batch: Any, topology: str, method: str = "train_step"

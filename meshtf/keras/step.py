@@ -27,8 +27,10 @@ from meshtf.keras.roles import hints_of_step
 from meshtf.keras.variables import OnMesh, StepCheck, tracing
 from meshtf.mesh.axes import caller_stacklevel
 from meshtf.runtime.storage.asarray import asarray
+from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.graph.program import Program
 from meshtf.tensorflow_import.graph.read import read_function
+from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.repeats.stacks import Repeated
 from meshtf.tensorflow_import.without_running import abstract_function, abstract_mesh
 
@@ -135,6 +137,22 @@ class TracedStep:
         placed.adopt(self.program)
         self._states = [placed.state_of(key) for key in program.on_entry]
         self._updated = [placed.state_of(key) for key in program.updates]
+
+    def variables_on_mesh(self) -> dict[str, Variable]:
+        """Returns the step's variables on the mesh, by the path of Keras' variable, or of the
+        first one of repeated layers. They have the newest values, and what is assigned to them
+        next counts.
+        """
+        if not self._states:
+            self.adopt_variables()
+        variables: dict[str, Variable] = {}
+        for state, entry in zip(self._states, self.program.program.on_entry.values()):
+            state.to_mesh()
+            state.changed_by_step(None)
+            stack = self.program.stack_of(entry)
+            first = entry.variable if stack is None else stack.variables[0]
+            variables[path_of(first)] = state.variable
+        return variables
 
     def arguments(self, batch: Any) -> list[Tensor]:
         """Returns the tensors of a batch with the step's names."""

@@ -238,6 +238,28 @@ def test_weights_are_read_and_written_by_layer(tmp_path) -> None:
     )
 
 
+@pytest.mark.parametrize("repeated", [None, REPEATED])
+def test_checkpoints_on_another_mesh(tmp_path, repeated) -> None:
+    """Training goes on as if it had not stopped."""
+    x, y = batch()
+    models = []
+    for axes, layout in [("stage:2", "layers:stage"), ("data:2", "batch:data")]:
+        layout = layout if repeated else "batch:stage" if "stage" in axes else layout
+        mesh = mtf.Mesh(axes, layout)
+        models.append(distributed(mesh, MODELS["plain"], repeated=repeated))
+    (model, named), (other, named_other) = models
+    for _ in range(2):
+        model.train_on_batch(x, y)
+    mtf.checkpoints.save(str(tmp_path), 2, named.variables((x, y)))
+    kernel = other.get_layer("layer_2").up.kernel
+    kernel.assign(kernel * 0.0)
+    mtf.checkpoints.restore_latest(str(tmp_path), named_other.variables((x, y)))
+    for value, expected in zip(other.get_weights(), model.get_weights()):
+        np.testing.assert_array_equal(value, expected)
+    losses = [each.train_on_batch(x, y) for each in (model, other)]
+    np.testing.assert_allclose(losses[1], losses[0], 1e-12)
+
+
 def test_statistics_of_the_batch_are_no_pipeline() -> None:
     """A loop has them, stages cannot."""
     build = functools.partial(encoder, BatchNormalized, blocks=4)
