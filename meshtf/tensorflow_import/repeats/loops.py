@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -60,6 +61,12 @@ class Loop:
     outputs: list[Stack]
     captured: list[Value]
     all_nodes: list[Node]
+
+    @property
+    def path(self) -> str:
+        """The path of the first layer; "": it is several layers."""
+        paths = [n.section.layer.split("/") for n in self.nodes if n.section]
+        return "/".join(os.path.commonprefix(paths))
 
     @property
     def inputs(self) -> list[Value]:

@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from meshtf.graph import Tensor
+from meshtf.graph import Tensor, context
+from meshtf.names import Source
 from meshtf.ops.control.stop_gradient import recompute
 from meshtf.ops.loops.scan import scan
 from meshtf.ops.shapes.reshape import rename, transpose
@@ -182,7 +183,8 @@ class RepeatedLowering(Lowering):
         if recomputed is not None:
             body = recompute(layer)
         outer, self._recomputed = self._recomputed, recomputed
-        last, stacks = scan(body, start, xs, LAYERS, loop.num_layers)
+        with context(source=Source(loop.path or LAYERS, "", 0)):
+            last, stacks = scan(body, start, xs, LAYERS, loop.num_layers)
         self._recomputed = outer
         self._tensors = before
         for carry, x in zip(loop.carries, last):
