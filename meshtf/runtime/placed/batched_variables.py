@@ -140,7 +140,9 @@ class BatchedVariables:
         for position, device in enumerate(self.devices):
             coordinates = dict(zip(self.mesh.axes, self.mesh.coords[position]))
             inputs = [values[step.src][position] for step in steps]
-            args = [self._constant(coordinates[axis], device) for axis in axes]
+            args = [
+                self._constant(coordinates[axis], device, tf.int32) for axis in axes
+            ]
             args += inputs
             # Equal for all positions whose shards have equal shapes.
             key = tuple((id(step), tuple(x.shape)) for step, x in zip(steps, inputs))
@@ -302,7 +304,7 @@ class BatchedVariables:
             )
         return self._functions[key]
 
-    def _constant(self, value: int, device: str, dtype: Any = tf.int32) -> Any:
+    def _constant(self, value: int, device: str, dtype: Any) -> Any:
         """Returns an integer constant on a device."""
         if self.program is not None:
             return self.program.constant(value, device=device, dtype=dtype)
