@@ -88,8 +88,8 @@ class OnMesh:
             if self._check is not None:
                 self._check()
             self.mesh_is_newer = False
-            value = self.variable.numpy()
             with tf.init_scope():
+                value = self.variable.numpy()
                 for host, x in zip(self.hosts, value if self._is_stack else [value]):
                     host.assign(x.reshape(host.shape))
             self.host_is_newer = False

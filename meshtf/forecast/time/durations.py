@@ -248,12 +248,13 @@ class Durations:
 
     def _traffic(self, step: Compute, in_memory: Set[Value] | None) -> Any:
         """Returns the bytes that an op reads from memory and writes to it."""
-        values = [*step.ins, *step.outs]
+        moved = {value: self.local_bytes(value) for value in (*step.ins, *step.outs)}
         if isinstance(step.node.op, LookupOp):
-            values[0] = step.outs[0]  # of the table, as much is read as is written
+            # Of the table, as much is read as the output has.
+            moved[step.ins[0]] = self.local_bytes(step.outs[0])
         return sum(
-            self.local_bytes(value)
-            for value in values
+            num_bytes
+            for value, num_bytes in moved.items()
             if in_memory is None or value in in_memory
         )
 
@@ -266,13 +267,13 @@ class Durations:
 
     def _local_flops(self, step: Compute) -> Any:
         op = step.node.op
-        flops: Any
-        if (
-            type(op).flops is Op.flops
-        ):  # as of most ops: one for each element of its outputs
-            flops = float(sum(y.shape.size for y in step.node.outputs))
-        else:
-            flops = float(op.flops(*(x.spec for x in step.node.inputs)))
+        if type(op).flops is Op.flops:  # one for each element of its outputs
+            return sum(
+                self.local_bytes(y) / dtype_bytes(y.spec.dtype)
+                for y in step.outs
+                if y.spec is not None
+            )
+        flops: Any = float(op.flops(*(x.spec for x in step.node.inputs)))
         local_sizes = self.local_factor_sizes(step)
         for factor, planned_size in step.plan.sizes:
             flops = flops * local_sizes[factor] / max(planned_size, 1)

@@ -87,7 +87,9 @@ def test_a_scanned_model_is_trained_as_separate_blocks(name, mesh, experts, rng)
         array = variable.numpy()
         if "layers" in variable.shape:
             for block in range(SIZES["blocks"]):
-                array[block] *= 2.0**block  # blocks have different norms
+                # Blocks have different norms; with much larger ones, rounding errors in the
+                # start would be a thousandth of what a step changes.
+                array[block] *= 1.25**block
                 variables[separate_name(variable.name, block)].assign(array[block])
             variable.assign(array)
         else:
@@ -105,4 +107,4 @@ def test_a_scanned_model_is_trained_as_separate_blocks(name, mesh, experts, rng)
             got = array[block] if "layers" in variable.shape else array
             change = np.linalg.norm(variables[name].numpy() - before[name])
             error = np.linalg.norm(got - variables[name].numpy())
-            assert error < 2e-3 * change, name
+            assert error < 5e-4 * change, name
