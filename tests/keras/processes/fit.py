@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 import meshtf as mtf
+from tests.keras.layer_settings.encoder import adam, batch, encoder
 from tests.keras.models import batches, compiled, transformer
 
 AXES, LAYOUT = "data:2; model:2", "batch:data; heads:model; vocab:model"
@@ -45,7 +46,27 @@ def results_of(
     loaded = keras.models.load_model(f"{folder}/model.keras")
     results["loaded"] = loaded.predict(x, batch_size=8, verbose=0).tolist()
     results["weights"] = [float(np.abs(w).sum()) for w in model.get_weights()]
+    results["pipeline"] = losses_of_pipeline(devices, on_mesh)
     return results
+
+
+def losses_of_pipeline(devices: str | None, on_mesh: bool) -> list[float]:
+    """Returns the losses of a model whose equal layers are the stages of a pipeline.
+
+    Args:
+        devices: Those of the mesh.
+        on_mesh: Whether there is a mesh.
+    """
+    model = compiled(encoder, adam)
+    if on_mesh:
+        mesh = mtf.Mesh(
+            "stage:2; data:2",
+            "layers:stage; batch:data",
+            devices=devices,
+            microbatches=2,
+        )
+        mtf.keras.distribute(model, mesh, repeated=r"layer_\d")
+    return [float(model.train_on_batch(*batch())) for _ in range(3)]
 
 
 def refusals(index: int) -> list[str]:
