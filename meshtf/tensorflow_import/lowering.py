@@ -76,21 +76,11 @@ class Lowering:
         # What is computed again, of the node that runs: nodes of its bodies are so anyway.
         self._recomputed: object = None
 
-    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Runs the program, updates its variables, and returns its outputs: their dimensions
-        are the atoms of their axes, in order.
-        """
-        outputs, updates = self.evaluate(inputs)
-        for key, x in updates.items():
-            variable = self._variables[key]
-            variable.assign(_renamed_to(x, variable.shape.names))
-        return outputs
-
     def evaluate(
         self, inputs: Sequence[Tensor]
     ) -> tuple[list[Tensor], dict[int, Tensor]]:
-        """Returns the program's outputs, and the new values of the variables that it updates,
-        by identity; nothing is assigned.
+        """Returns the program's outputs, whose dimensions are the atoms of their axes, in order;
+        and the new values of the variables that it updates, by identity. Nothing is assigned.
         """
         program = self.program
         self._tensors = {id(v): x for v, x in zip(program.inputs, inputs)}
@@ -126,7 +116,7 @@ class Lowering:
         for node in nodes:
             if node.kind == "Assign":
                 continue
-            with self._within(node.section, groups):
+            with self.within(node.section, groups):
                 results = self._run_node(node)
             if not isinstance(results, (list, tuple)):
                 results = [results]
@@ -310,7 +300,7 @@ class Lowering:
         """Returns a tensor, whose dimensions are those of a value in order, with the value's
         names.
         """
-        return _renamed_to(x, self.names_of(value))
+        return renamed_to(x, self.names_of(value))
 
     def _constant(self, value: Value, array: Any) -> Any:
         array = np.asarray(array)
@@ -322,7 +312,7 @@ class Lowering:
         return constant(self.mesh, array.reshape([d.size for d in shape]), Shape(shape))
 
     @contextlib.contextmanager
-    def _within(
+    def within(
         self, section: Section | None, groups: dict[object, RecomputeGroup]
     ) -> Iterator[None]:
         """Applies operations with the settings of a section of the program.
@@ -370,6 +360,7 @@ def shape_text(x: Tensor) -> str:
     return "; ".join(f"{d.name}:{d.size}" for d in x.shape)
 
 
-def _renamed_to(x: Tensor, names: Sequence[str]) -> Tensor:
+def renamed_to(x: Tensor, names: Sequence[str]) -> Tensor:
+    """Returns a tensor whose dimensions have other names, given in order."""
     pairs = {a: b for a, b in zip(x.shape.names, names) if a != b}
     return rename(x, pairs) if pairs else x

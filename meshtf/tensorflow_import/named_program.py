@@ -24,10 +24,11 @@ from meshtf.tensorflow_import.dimensions.names import clashing_names, name_dimen
 from meshtf.tensorflow_import.dimensions.projections import hint_projections
 from meshtf.tensorflow_import.dimensions.search import fewest_renames
 from meshtf.tensorflow_import.graph.program import Node, Program, Value
-from meshtf.tensorflow_import.lowering import Lowering
+from meshtf.tensorflow_import.lowering import Lowering, renamed_to
 from meshtf.tensorflow_import.repeats.plan import Repeats
 from meshtf.tensorflow_import.repeats.run import RepeatedLowering
 from meshtf.tensorflow_import.repeats.stacks import LAYERS, Repeated, Stack
+from meshtf.tensorflow_import.row_updates import RowUpdates
 from meshtf.tensorflow_import.rules.all_rules import all_rules
 from meshtf.tensorflow_import.rules.replicated import run_replicated
 
@@ -107,8 +108,11 @@ class NamedProgram:
 
     def variable_shape_of(self, entry: Value) -> str:
         """Returns the named shape of the mesh's variable for a value on entry."""
-        stack, shape = self.stack_of(entry), self.shape_of(entry)
-        return shape if stack is None else f"{LAYERS}:{len(stack.values)}; {shape}"
+        stack = self.stack_of(entry)
+        if stack is None:
+            return self.shape_of(entry)
+        # Other layers may have more dimensions: the first one reads what was flattened before.
+        return f"{LAYERS}:{len(stack.values)}; {self.shape_of(stack.first)}"
 
     def replicated(self) -> dict[int, str]:
         """Returns, by the node's identity, why operations run replicated: all of them only
@@ -186,8 +190,15 @@ class NamedProgram:
         variables: Mapping[int, Variable],
         inputs: Sequence[Tensor],
     ) -> list[Tensor]:
-        """Runs the program in named operations, and returns its outputs."""
-        return self.lower(mesh, variables).run(inputs)
+        """Runs the program in named operations, updates its variables, and returns its outputs."""
+        lowering = self.lower(mesh, variables)
+        outputs, updates = lowering.evaluate(inputs)
+        rows = RowUpdates(self.program)
+        for key, x in updates.items():
+            variable = variables[key]
+            if not rows.apply(lowering, variable, key):
+                variable.assign(renamed_to(x, variable.shape.names))
+        return outputs
 
     def lower(self, mesh: Mesh, variables: Mapping[int, Variable]) -> Lowering:
         """Returns a run of the program in named operations.

@@ -20,7 +20,7 @@ from meshtf.runtime.variable import Variable
 
 # With fewer rows of the table for each one that is looked up, passes over the dense gradient are
 # about as fast as finding equal ids.
-_MIN_ROWS_PER_LOOKUP = 4
+MIN_ROWS_PER_LOOKUP = 4
 
 
 def few_rows(grad: Tensor, times: int = 1) -> RowGradient | None:
@@ -31,7 +31,7 @@ def few_rows(grad: Tensor, times: int = 1) -> RowGradient | None:
     if rows is None:
         return None
     num_rows = times * rows.num_rows
-    if num_rows * _MIN_ROWS_PER_LOOKUP > rows.shape[rows.dim]:
+    if num_rows * MIN_ROWS_PER_LOOKUP > rows.shape[rows.dim]:
         return None
     return rows
 

@@ -84,8 +84,7 @@ class RepeatedLowering(Lowering):
         stack, k = location
         if self._of_all_layers:
             return self._tensor_of(stack)
-        x = self._entries_of(stack)[k]
-        return self.named_as(x, value)
+        return self._as_value(value, self._entries_of(stack)[k], stack.first)
 
     def names_of(self, value: Value) -> list[str]:
         names = super().names_of(value)
@@ -94,6 +93,18 @@ class RepeatedLowering(Lowering):
     def shape(self, value: Value) -> str:
         shape, stack = super().shape(value), self._stack_of(value)
         return shape if stack is None else f"{LAYERS}:{len(stack.values)}; {shape}"
+
+    def _as_value(self, value: Value, x: Tensor, like: Value) -> Tensor:
+        """Returns a tensor with the dimensions of another value, of an equal shape, as one with
+        those of a value. Dimensions that are merged in one layer may not be so in another.
+        """
+        before = self._tensors.pop(id(like), None)
+        self.set([like], [x])
+        x = self.aligned(like, self.axes(value))
+        del self._tensors[id(like)]
+        if before is not None:
+            self.set([like], [before])
+        return x
 
     def _stack_of(self, value: Value) -> Stack | None:
         """Returns the stack that a value stands for now; None: it is the value of a layer."""
@@ -188,7 +199,7 @@ class RepeatedLowering(Lowering):
         self._recomputed = outer
         self._tensors = before
         for carry, x in zip(loop.carries, last):
-            self.set([carry.last], [self.named_as(x, carry.last)])
+            self.set([carry.last], [self._as_value(carry.last, x, carry.initial)])
         self._stacked.update(zip(loop.outputs, stacks))
 
     @contextlib.contextmanager

@@ -34,6 +34,22 @@ class Block(layers.Layer):
         return x + self.down(self.up(x))
 
 
+class Small(layers.Layer):
+    """Two dense layers."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
+        self.up = layers.Dense(16, activation="gelu", name="up")
+        self.down = layers.Dense(8, name="down")
+
+    def build(self, shape: Any) -> None:
+        self.up.build(shape)
+        self.down.build((*shape[:-1], 16))
+
+    def call(self, x: Any) -> Any:
+        return x + self.down(self.up(x))
+
+
 def encoder(block: Any = Block, blocks: int = 2) -> keras.Model:
     """Ids `[batch, 8]` of 16 tokens to 4 classes, through blocks."""
     inputs = keras.Input((8,), dtype="int64", name="ids")

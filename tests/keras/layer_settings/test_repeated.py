@@ -14,6 +14,7 @@ from meshtf.errors import ArgumentError, LayoutError, PlanError
 from tests.keras.beside_keras.test_objects import SPECIAL, optimizers, subclasses
 from tests.keras.layer_settings.encoder import (
     Block,
+    Small,
     adam,
     batch,
     distributed,
@@ -41,7 +42,7 @@ class Causal(Block):
         return x + self.down(self.up(x))
 
 
-class Dropout(Block):
+class Dropout(Small):
     """A block with dropout."""
 
     def __init__(self, name: str) -> None:
@@ -49,9 +50,7 @@ class Dropout(Block):
         self.drop = layers.Dropout(0.3)
 
     def call(self, x: Any, training: Any = None) -> Any:
-        attended = self.drop(self.attention(x, x), training=training)
-        x = self.norm(x + attended)
-        return x + self.down(self.up(x))
+        return x + self.down(self.drop(self.up(x), training=training))
 
 
 class Penalized(Block):
@@ -69,12 +68,19 @@ class Penalized(Block):
         )
 
 
-class BatchNormalized(Block):
+class BatchNormalized(Small):
     """A block with statistics of the batch."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name)
         self.norm = layers.BatchNormalization(name="norm")
+
+    def build(self, shape: Any) -> None:
+        super().build(shape)
+        self.norm.build(shape)
+
+    def call(self, x: Any, training: Any = None) -> Any:
+        return self.norm(super().call(x), training=training)
 
 
 def frozen() -> keras.Model:
@@ -110,7 +116,8 @@ def by_groups() -> keras.Model:
 
 
 MODELS = {
-    "plain": functools.partial(encoder, blocks=4),
+    "small": functools.partial(encoder, Small, blocks=4),
+    "attention": functools.partial(encoder, blocks=4),
     "causal": functools.partial(encoder, Causal, blocks=4),
     "penalized": functools.partial(encoder, Penalized, blocks=4),
     "frozen": frozen,
@@ -126,7 +133,7 @@ def by_keras(name: str) -> Trained:
 
 
 def piped(
-    build: Any = MODELS["plain"], axes: str = "stage:2", layout: str = "layers:stage"
+    build: Any = MODELS["small"], axes: str = "stage:2", layout: str = "layers:stage"
 ) -> Any:
     """Returns a model in two stages, and what `distribute` returned."""
     mesh = mtf.Mesh(axes, layout, microbatches=2)
@@ -207,8 +214,8 @@ def test_recomputation_of_layers() -> None:
     for recompute in (None, REPEATED):
         mesh = mtf.Mesh("stage:2; data:2", "layers:stage; batch:data")
         settings: Any = {"repeated": REPEATED, "recompute": recompute}
-        model, named = distributed(mesh, MODELS["plain"], **settings)
-        assert_equal(trained(model), by_keras("plain"), 1e-9)
+        model, named = distributed(mesh, MODELS["small"], **settings)
+        assert_equal(trained(model), by_keras("small"), 1e-9)
         memory.append(named.explain(batch()).memory.activations)
     assert memory[1] < 0.7 * memory[0]
 
@@ -216,7 +223,7 @@ def test_recomputation_of_layers() -> None:
 def test_weights_are_read_and_written_by_layer(tmp_path) -> None:
     """Before, between and after steps, of one layer and of all; and files."""
     model, _ = piped()
-    plain = compiled(MODELS["plain"], adam)
+    plain = compiled(MODELS["small"], adam)
     x, y = batch()
     for each in (plain, model):
         each.predict(x[:4], verbose=0)
@@ -249,7 +256,7 @@ def test_checkpoints_on_another_mesh(tmp_path, repeated) -> None:
     for axes, layout in [("stage:2", "layers:stage"), ("data:2", "batch:data")]:
         layout = layout if repeated else "batch:stage" if "stage" in axes else layout
         mesh = mtf.Mesh(axes, layout)
-        models.append(distributed(mesh, MODELS["plain"], repeated=repeated))
+        models.append(distributed(mesh, MODELS["small"], repeated=repeated))
     (model, named), (other, named_other) = models
     for _ in range(2):
         model.train_on_batch(x, y)
@@ -296,9 +303,9 @@ RELU = (8, "relu")
         (lambda: differing(RELU, (8, "tanh")), REPEATED, "has Relu .* Tanh"),
         (lambda: differing(RELU, (16, None)), REPEATED, r"layer_1/kernel \[8, 16\]"),
         (by_groups, r"(layer\d)_(?:up|down)", "layer0_add"),
-        (MODELS["plain"], r"layer_1", "1 layer is repeated"),
-        (MODELS["plain"], r"block_\d", "no layer is repeated"),
-        (MODELS["plain"], r"layer_[02]", "operations"),
+        (MODELS["small"], r"layer_1", "1 layer is repeated"),
+        (MODELS["small"], r"block_\d", "no layer is repeated"),
+        (MODELS["small"], r"layer_[02]", "operations"),
     ],
 )
 def test_layers_that_are_no_loop_are_refused(build, pattern, message) -> None:
@@ -312,15 +319,15 @@ def test_layers_that_are_no_loop_are_refused(build, pattern, message) -> None:
 def test_regions_hold_for_all_layers_or_none() -> None:
     mesh = mtf.Mesh("stage:2; model:2", "layers:stage")
     region = {r"layer_\d/.*": "d_ff:model"}
-    model, _ = distributed(mesh, MODELS["plain"], regions=region, repeated=REPEATED)
-    assert_equal(trained(model), by_keras("plain"), 1e-9)
+    model, _ = distributed(mesh, MODELS["small"], regions=region, repeated=REPEATED)
+    assert_equal(trained(model), by_keras("small"), 1e-9)
     region = {"layer_1/.*": "d_ff:model"}
-    model, _ = distributed(mesh, MODELS["plain"], regions=region, repeated=REPEATED)
+    model, _ = distributed(mesh, MODELS["small"], regions=region, repeated=REPEATED)
     with pytest.raises(ArgumentError, match="d_ff:model"):
         trained(model)
 
 
 def test_a_layout_of_layers_needs_repeated_ones() -> None:
-    model, _ = distributed(mtf.Mesh("stage:2", "layers:stage"), MODELS["plain"])
+    model, _ = distributed(mtf.Mesh("stage:2", "layers:stage"), MODELS["small"])
     with pytest.raises(LayoutError, match="repeated="):
         trained(model)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from tests.keras.layer_settings.encoder import Block, adam, batch, encoder
+from tests.keras.layer_settings.encoder import Small, adam, batch, encoder
 from tests.keras.models import Trained, assert_equal, compiled, train
 
 layers = keras.layers
@@ -34,7 +34,7 @@ def clipping() -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1)
 
 
-class WithNamedLayer(Block):
+class WithNamedLayer(Small):
     """A block with a layer of named operations."""
 
     def __init__(self, name: str) -> None:
@@ -47,14 +47,19 @@ class WithNamedLayer(Block):
         return self.square(super().call(x))
 
 
+def model() -> keras.Model:
+    """Two blocks."""
+    return encoder(Small)
+
+
 def piped(build: Any, optimizer: Any, mesh: mtf.Mesh | None, **fit: Any) -> Trained:
     """Returns what four steps make of a model, on a mesh or on one device."""
-    model = compiled(build, optimizer)
-    model.optimizer.build(model.trainable_variables)
+    placed = compiled(build, optimizer)
+    placed.optimizer.build(placed.trainable_variables)
     if mesh is not None:
-        mtf.keras.distribute(model, mesh, repeated=REPEATED)
+        mtf.keras.distribute(placed, mesh, repeated=REPEATED)
     x, y = batch()
-    return train(model, x, y, batch_size=4, epochs=2, **fit)
+    return train(placed, x, y, batch_size=4, epochs=2, **fit)
 
 
 @pytest.mark.sampled(1)
@@ -62,8 +67,8 @@ def piped(build: Any, optimizer: Any, mesh: mtf.Mesh | None, **fit: Any) -> Trai
 @pytest.mark.parametrize("optimizer", [averaged, accumulating, clipping])
 def test_slots_of_all_layers(optimizer: Any, devices: str | None) -> None:
     mesh = mtf.Mesh(**PIPELINE, devices=devices, microbatches=2)
-    expected = piped(encoder, optimizer, None)
-    assert_equal(piped(encoder, optimizer, mesh), expected, 1e-9)
+    expected = piped(model, optimizer, None)
+    assert_equal(piped(model, optimizer, mesh), expected, 1e-9)
 
 
 def test_weights_of_classes_and_examples() -> None:
@@ -72,8 +77,8 @@ def test_weights_of_classes_and_examples() -> None:
         {"class_weight": {0: 1.0, 1: 0.0, 2: 3.0, 3: 0.5}},
         {"sample_weight": np.linspace(0, 1, 8)},
     ):
-        expected = piped(encoder, adam, None, **fit)
-        assert_equal(piped(encoder, adam, mesh, **fit), expected, 1e-9)
+        expected = piped(model, adam, None, **fit)
+        assert_equal(piped(model, adam, mesh, **fit), expected, 1e-9)
 
 
 def test_named_layers_in_repeated_ones() -> None:
@@ -98,7 +103,7 @@ def test_mixed_precision(policy: str) -> None:
 
     def build() -> keras.Model:
         keras.config.set_dtype_policy(policy)
-        return encoder()
+        return encoder(Small)
 
     mesh = mtf.Mesh(**PIPELINE, microbatches=2)
     results = [piped(build, optimizer, each).history["loss"] for each in (None, mesh)]

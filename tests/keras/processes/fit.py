@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 import meshtf as mtf
-from tests.keras.layer_settings.encoder import adam, batch, encoder
+from tests.keras.layer_settings.encoder import Small, adam, batch, encoder
 from tests.keras.models import batches, compiled, transformer
 
 AXES, LAYOUT = "data:2; model:2", "batch:data; heads:model; vocab:model"
@@ -57,7 +57,7 @@ def losses_of_pipeline(devices: str | None, on_mesh: bool) -> list[float]:
         devices: Those of the mesh.
         on_mesh: Whether there is a mesh.
     """
-    model = compiled(encoder, adam)
+    model = compiled(lambda: encoder(Small), adam)
     if on_mesh:
         mesh = mtf.Mesh(
             "stage:2; data:2",
