@@ -217,7 +217,8 @@ class EmbeddingTables(Module):
                     facts,
                     f'Rename it: mtf.rename(ids, "{dim}", "{dim}_out").',
                 )
-        return ids
+        # So that the size of the table is a number of their type.
+        return ids if ids.dtype in ("int32", "int64") else cast(ids, "int64")
 
 
 def _as_weights(feature: str, weights: Any, ids: Tensor) -> Tensor:

@@ -53,4 +53,4 @@ def pad_ragged(ragged: Any, length: int, padding: float = -1) -> Any:
 
 def _padded(ragged: Any, length: int, padding: float) -> Any:
     """Returns `pad_ragged` of rows that are not too long."""
-    return ragged.to_tensor(tf.cast(padding, ragged.dtype), [None, length])
+    return ragged.to_tensor(tf.cast(padding, ragged.dtype), shape=[None, length])
