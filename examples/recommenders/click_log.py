@@ -56,7 +56,9 @@ class ClickLog:
         self.sizes = sizes
         self.seed = seed
         self.count_effects = rng.normal(0.0, 0.15, NUM_COUNTS)
-        self.id_effects = [rng.normal(0.0, 0.25, size) for size in sizes]
+        # So that the variance of their sum is 2, whatever the number of columns.
+        stddev = np.sqrt(2 / len(sizes))
+        self.id_effects = [rng.normal(0.0, stddev, size) for size in sizes]
         self.hidden = [rng.normal(0.0, 0.7, (size, _HIDDEN)) for size in sizes[:2]]
 
     def batch(self, index: int, size: int) -> Clicks:

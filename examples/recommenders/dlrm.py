@@ -26,7 +26,13 @@ import numpy as np
 from sklearn.metrics import log_loss, roc_auc_score
 
 import meshtf as mtf
-from examples.recommenders.click_log import NUM_COUNTS, TABLE_SIZES, ClickLog, column
+from examples.recommenders.click_log import (
+    NUM_COUNTS,
+    TABLE_SIZES,
+    ClickLog,
+    Clicks,
+    column,
+)
 from transformer.cli import command_line, gin_configurables
 
 __all__ = ["Dlrm", "Scores", "gin_configurables", "main", "train"]
@@ -50,6 +56,7 @@ class Dlrm(mtf.Module):
         self, mesh: mtf.Mesh, sizes: tuple[int, ...], width: int, hidden: int
     ) -> None:
         super().__init__("dlrm")
+        self.mesh = mesh
         d = mtf.Dimension("d", width)
         self.pairs = f"vector:{len(sizes) + 1}; other:{len(sizes) + 1}"
         with self.scope():
@@ -79,8 +86,8 @@ class Dlrm(mtf.Module):
     def __call__(self, counts: mtf.Tensor, ids: dict[str, mtf.Tensor]) -> mtf.Tensor:
         x = mtf.relu(self.bottom_2(mtf.relu(self.bottom_1(counts))))
         vectors = mtf.stack([x, *self.embed(ids).values()], "vector")
-        others = mtf.rename(vectors, "vector", "other")
-        products = mtf.einsum([vectors, others], "batch; vector; other")
+        renamed = mtf.rename(vectors, "vector", "other")
+        products = mtf.einsum([vectors, renamed], "batch; vector; other")
         # Each pair once, and no vector with itself.
         vector_dim, other_dim = mtf.Shape(self.pairs)
         is_pair = mtf.outer(
@@ -88,6 +95,43 @@ class Dlrm(mtf.Module):
         )
         pairs = mtf.where(is_pair, products, 0.0)
         return self.output(mtf.relu(self.of_counts(x) + self.of_pairs(pairs)))
+
+
+def make_train_step(
+    model: Dlrm, optimizer: mtf.optimizers.Optimizer
+) -> Callable[..., mtf.Tensor]:
+    """Returns a function of counts [batch, count], ids [batch] of each column, clicks [batch] and
+    the step.
+    """
+    variables = model.trainable_variables
+    id_names = dict.fromkeys(model.embed.features, "batch")
+
+    @mtf.function(
+        mesh=model.mesh, counts="batch; count", ids=id_names, clicks="batch", step=""
+    )
+    def train_step(
+        counts: mtf.Tensor,
+        ids: dict[str, mtf.Tensor],
+        clicks: mtf.Tensor,
+        step: mtf.Tensor,
+    ) -> mtf.Tensor:
+        """Updates the model by one batch, and returns the mean loss, a scalar."""
+        loss = mtf.layers.sigmoid_cross_entropy(model(counts, ids), clicks)
+        optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
+        return loss
+
+    return train_step
+
+
+def predicted_clicks(model: Dlrm, batch: Clicks) -> np.ndarray:
+    """Returns the probability of a click, [batch]."""
+    id_names = dict.fromkeys(model.embed.features, "batch")
+
+    @mtf.function(mesh=model.mesh, counts="batch; count", ids=id_names)
+    def predict(counts: mtf.Tensor, ids: dict[str, mtf.Tensor]) -> mtf.Tensor:
+        return mtf.sigmoid(model(counts, ids))
+
+    return predict(batch.counts, batch.ids).numpy()
 
 
 class Scores(NamedTuple):
@@ -119,7 +163,7 @@ def train(
     sizes: tuple[int, ...] = TABLE_SIZES,
     seed: int = 0,
 ) -> Scores:
-    """Trains a model on generated clicks, and measures it on others.
+    """Trains a model on generated clicks, and measures it on renamed.
 
     Args:
       mesh: the mesh.
@@ -133,36 +177,14 @@ def train(
     """
     log = ClickLog(sizes, seed)
     model = Dlrm(mesh, sizes, width, hidden)
-    variables = model.trainable_variables
-    updates = optimizer(variables)
-    id_names = {column(i): "batch" for i in range(len(sizes))}
-
-    @mtf.function(
-        mesh=mesh, counts="batch; count", ids=id_names, clicks="batch", step=""
-    )
-    def train_step(
-        counts: mtf.Tensor,
-        ids: dict[str, mtf.Tensor],
-        clicks: mtf.Tensor,
-        step: mtf.Tensor,
-    ) -> mtf.Tensor:
-        """Updates the model by one batch, and returns the mean loss, a scalar."""
-        loss = mtf.layers.sigmoid_cross_entropy(model(counts, ids), clicks)
-        updates.apply_gradients(mtf.gradients([loss], variables), variables, step)
-        return loss
-
-    @mtf.function(mesh=mesh, counts="batch; count", ids=id_names)
-    def predict(counts: mtf.Tensor, ids: dict[str, mtf.Tensor]) -> mtf.Tensor:
-        """Returns the probability of a click, [batch]."""
-        return mtf.sigmoid(model(counts, ids))
-
+    train_step = make_train_step(model, optimizer(model.trainable_variables))
     losses = []
     for step in range(steps):
         batch = log.batch(step, batch_size)
         loss = train_step(batch.counts, batch.ids, batch.clicks, np.int32(step))
         losses.append(float(loss))
     held_out = log.batch(_HELD_OUT, _HELD_OUT_SIZE)
-    predicted = predict(held_out.counts, held_out.ids).numpy()
+    predicted = predicted_clicks(model, held_out)
     planted = 1 / (1 + np.exp(-held_out.log_odds))
     return Scores(
         losses,

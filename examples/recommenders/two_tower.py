@@ -27,7 +27,7 @@ import gin
 import numpy as np
 
 import meshtf as mtf
-from examples.recommenders.click_history import ClickHistory
+from examples.recommenders.click_history import ClickHistory, Example
 from transformer.cli import command_line, gin_configurables
 
 __all__ = ["Scores", "TwoTower", "gin_configurables", "main", "train"]
@@ -51,6 +51,7 @@ class TwoTower(mtf.Module):
         self, mesh: mtf.Mesh, users: int, items: int, width: int, hidden: int
     ) -> None:
         super().__init__("two_tower")
+        self.mesh = mesh
         d = mtf.Dimension("d", width)
         dense = mtf.layers.Dense
         with self.scope():
@@ -108,6 +109,52 @@ class TwoTower(mtf.Module):
         return mtf.layers.softmax_cross_entropy(logits, targets, "candidate")
 
 
+def make_train_step(
+    model: TwoTower, optimizer: mtf.optimizers.Optimizer
+) -> Callable[..., mtf.Tensor]:
+    """Returns a function of users [batch], their earlier items [batch, slot], the next ones
+    [batch], the logarithm of their frequencies [batch], and the step.
+    """
+    variables = model.trainable_variables
+
+    @mtf.function(
+        mesh=model.mesh,
+        users="batch",
+        earlier="batch; slot",
+        items="batch",
+        log_frequencies="batch",
+        step="",
+    )
+    def train_step(
+        users: mtf.Tensor,
+        earlier: mtf.Tensor,
+        items: mtf.Tensor,
+        log_frequencies: mtf.Tensor,
+        step: mtf.Tensor,
+    ) -> mtf.Tensor:
+        """Updates the model by one batch, and returns the loss, a scalar."""
+        loss = model.loss(users, earlier, items, log_frequencies)
+        optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
+        return loss
+
+    return train_step
+
+
+def retrieved(model: TwoTower, batch: Example, k: int) -> np.ndarray:
+    """Returns the k items with the best scores of each user, [batch, k]."""
+    num_items = model.embed.tables["items"].shape["items"]
+
+    @mtf.function(mesh=model.mesh, users="batch", earlier="batch; slot")
+    def retrieve(users: mtf.Tensor, earlier: mtf.Tensor) -> mtf.Tensor:
+        all_items = model.items(mtf.range(model.mesh, f"candidate:{num_items}"))
+        user_vectors = model.users(users, earlier)
+        scores = mtf.einsum([user_vectors, all_items], "batch; candidate")
+        _, best_items = mtf.top_k(scores, "candidate", f"k:{k}")
+        return best_items
+
+    return retrieve(batch.users, batch.earlier).numpy()
+
+
 class Scores(NamedTuple):
     """The results of training.
 
@@ -155,39 +202,7 @@ def train(
     """
     history = ClickHistory(users, items, groups, seed)
     model = TwoTower(mesh, users, items, width, hidden)
-    variables = model.trainable_variables
-    updates = optimizer(variables)
-
-    @mtf.function(
-        mesh=mesh,
-        users="batch",
-        earlier="batch; slot",
-        items="batch",
-        log_frequencies="batch",
-        step="",
-    )
-    def train_step(
-        users: mtf.Tensor,
-        earlier: mtf.Tensor,
-        items: mtf.Tensor,
-        log_frequencies: mtf.Tensor,
-        step: mtf.Tensor,
-    ) -> mtf.Tensor:
-        """Updates the model by one batch, and returns the loss, a scalar."""
-        loss = model.loss(users, earlier, items, log_frequencies)
-        updates.apply_gradients(mtf.gradients([loss], variables), variables, step)
-        return loss
-
-    @mtf.function(mesh=mesh, users="batch", earlier="batch; slot")
-    def retrieve(users: mtf.Tensor, earlier: mtf.Tensor) -> mtf.Tensor:
-        """Returns the items with the best scores, [batch, k]."""
-        all_items = model.items(mtf.range(mesh, f"candidate:{items}"))
-        scores = mtf.einsum(
-            [model.users(users, earlier), all_items], "batch; candidate"
-        )
-        _, best_items = mtf.top_k(scores, "candidate", f"k:{k}")
-        return best_items
-
+    train_step = make_train_step(model, optimizer(model.trainable_variables))
     log_frequencies = np.log(history.probabilities).astype("float32")
     losses = []
     for step in range(steps):
@@ -195,10 +210,10 @@ def train(
         loss = train_step(*batch, log_frequencies[batch.items], np.int32(step))
         losses.append(float(loss))
     held_out = history.batch(_HELD_OUT, _HELD_OUT_SIZE)
-    retrieved = retrieve(held_out.users, held_out.earlier).numpy()
+    best_items = retrieved(model, held_out, k)
     return Scores(
         losses,
-        recall=float((retrieved == held_out.items[:, None]).any(axis=1).mean()),
+        recall=float((best_items == held_out.items[:, None]).any(axis=1).mean()),
         popular_recall=history.popular_recall(k),
         best_recall=history.best_recall(k),
     )

@@ -157,6 +157,7 @@ def expected_run(optimizer, initial, steps=2):
     return losses, all_vectors, {name: x.numpy() for name, x in tables.items()}
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_vectors_and_updates_are_those_of_tensorflow(optimizer, mesh):
