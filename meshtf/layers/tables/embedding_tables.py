@@ -76,8 +76,8 @@ class EmbeddingTables(Module):
 
     Raises:
       ShapeError: a table has no dimensions, or a bag combines a dimension of its table.
-      ArgumentError: a feature has a table or a combiner that there is not, or no table has an
-        `out_of_range` row.
+      ArgumentError: a feature has a table or a combiner that there is not, or a table lacks the
+        row `out_of_range`.
     """
 
     default_name = "tables"
@@ -101,10 +101,11 @@ class EmbeddingTables(Module):
         with self.scope():
             for table, shape in shapes.items():
                 vector_size = shape.without(shape.names[0]).size
+                default = truncated(1 / math.sqrt(vector_size))
                 self.tables[table] = Variable(
                     mesh,
                     shape,
-                    initializer or truncated(1 / math.sqrt(vector_size)),
+                    default if initializer is None else initializer,
                     name=table,
                 )
 

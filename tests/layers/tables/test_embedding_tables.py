@@ -180,6 +180,39 @@ def test_vectors_and_updates_are_those_of_tensorflow(optimizer, mesh):
         )
 
 
+@pytest.mark.parametrize("mesh", ["one position", "rows"])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_gradients_of_weights_are_those_of_the_formula(combiner, mesh):
+    mesh = mtf.Mesh(**MESHES[mesh])
+    features = {"clicked": layers.Bag("items", "slot", combiner)}
+    embed = layers.EmbeddingTables(mesh, TABLES, features)
+    ids, weights = batch(0)[0]["mean"], batch(0)[1]["mean"]
+
+    @mtf.function(mesh=mesh, ids="batch;slot", weights="batch;slot")
+    def gradient(ids, weights):
+        vectors = embed({"clicked": ids}, {"clicked": weights})["clicked"]
+        return mtf.gradients([mtf.reduce_sum(mtf.square(vectors - 1.0))], [weights])[0]
+
+    with tf.GradientTape() as tape:
+        x = tf.constant(weights)
+        tape.watch(x)
+        shares = x * np.float32(ids >= 0)
+        if combiner != "sum":
+            power = 1 if combiner == "mean" else 2
+            total = tf.reduce_sum(shares**power, 1, keepdims=True)
+            # An empty bag is divided by 1 and not by 0.
+            total = tf.where(total == 0, 1.0, total) ** (1 / power)
+            shares = shares / total
+        table = embed.tables["items"].numpy()
+        vectors = tf.reduce_sum(table[np.maximum(ids, 0)] * shares[:, :, None], 1)
+        loss = tf.reduce_sum((vectors - 1.0) ** 2)
+    expected = tape.gradient(loss, x).numpy()
+    np.testing.assert_allclose(
+        gradient(ids, weights).numpy(), expected, rtol=1e-4, atol=1e-6
+    )
+    assert np.abs(expected).max() > 0.1
+
+
 @pytest.mark.parametrize("mesh", ["one position", "rows", "columns", "live rows"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_no_step_computes_a_gradient_as_large_as_a_table(optimizer, mesh):
