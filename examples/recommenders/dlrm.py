@@ -1,8 +1,5 @@
 """DLRM (Naumov et al., 2019, arXiv 1906.00091): will a click follow?
 
-    python -m examples.recommenders.dlrm      (needs scikit-learn: pip install -e '.[examples]')
-    python -m examples.recommenders.dlrm --gin_param='Mesh.layout = "batch:data; d:model"'
-
 Layers make a vector of the counts, tables one of each id; the inner products of all pairs of
 vectors are the input of further layers, whose output is the log-odds of a click. `dlrm.gin` has
 the settings, among them the layout: which tables are sharded is told by names of dimensions.
@@ -10,16 +7,8 @@ the settings, among them the layout: which tables are sharded is told by names o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from transformer.cli.program import answer_usage, run_main
-
-if __name__ == "__main__":
-    answer_usage()  # before the imports below take seconds for TensorFlow
 
 import gin
 import numpy as np
@@ -33,10 +22,10 @@ from examples.recommenders.click_log import (
     Clicks,
     column,
 )
-from transformer.cli import command_line, gin_configurables
+from transformer.cli import gin_configurables
 
-__all__ = ["Dlrm", "Scores", "gin_configurables", "main", "train"]
-_GIN_FILE = Path(__file__).with_name("dlrm.gin")
+# `gin_configurables` is imported to register meshtf's classes with gin.
+__all__ = ["Dlrm", "Scores", "gin_configurables", "train"]
 _LARGE_TABLE = 1000  # from so many ids on, the dimension of ids is "vocab"
 _HELD_OUT = 10**6  # the index of the held-out batch
 _HELD_OUT_SIZE = 8192
@@ -193,19 +182,3 @@ def train(
         best_auc=roc_auc_score(held_out.clicks, planted),
         best_log_loss=log_loss(held_out.clicks, planted),
     )
-
-
-def main(argv: list[str]) -> None:
-    """Trains with the settings of gin, and prints what came out."""
-    with command_line.exit_on_user_errors():
-        command_line.configure_by_flags(argv, files=[str(_GIN_FILE)])
-        scores = train()
-    print(f"loss of the first and last steps  {scores.losses[0]:.4f}", end="")
-    print(f"  {np.mean(scores.losses[-20:]):.4f}")
-    print("held-out clicks     model  planted")
-    print(f"area under curve    {scores.auc:.3f}  {scores.best_auc:.3f}")
-    print(f"loss in nats        {scores.log_loss:.3f}  {scores.best_log_loss:.3f}")
-
-
-if __name__ == "__main__":
-    run_main(main)

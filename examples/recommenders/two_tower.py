@@ -1,8 +1,5 @@
 """Retrieval by two towers: which of all items does a user click next?
 
-    python -m examples.recommenders.two_tower
-    python -m examples.recommenders.two_tower --gin_param='Mesh.layout = "batch:data; d:model"'
-
 One tower makes a vector of a user and of the items that the user has clicked, the other one a
 vector of an item; inner products are scores. The table of items serves both. In training, the
 items of a batch are each other's negatives (in-batch softmax), and scores are corrected for how
@@ -12,26 +9,18 @@ corpus item recommendations"). `two_tower.gin` has the settings.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from transformer.cli.program import answer_usage, run_main
-
-if __name__ == "__main__":
-    answer_usage()  # before the imports below take seconds for TensorFlow
 
 import gin
 import numpy as np
 
 import meshtf as mtf
 from examples.recommenders.click_history import ClickHistory, Example
-from transformer.cli import command_line, gin_configurables
+from transformer.cli import gin_configurables
 
-__all__ = ["Scores", "TwoTower", "gin_configurables", "main", "train"]
-_GIN_FILE = Path(__file__).with_name("two_tower.gin")
+# `gin_configurables` is imported to register meshtf's classes with gin.
+__all__ = ["Scores", "TwoTower", "gin_configurables", "train"]
 _HELD_OUT = 10**6  # the index of the held-out batch
 _HELD_OUT_SIZE = 4096
 
@@ -217,19 +206,3 @@ def train(
         popular_recall=history.popular_recall(k),
         best_recall=history.best_recall(k),
     )
-
-
-def main(argv: list[str]) -> None:
-    """Trains with the settings of gin, and prints what came out."""
-    with command_line.exit_on_user_errors():
-        command_line.configure_by_flags(argv, files=[str(_GIN_FILE)])
-        scores = train()
-    print(f"loss of the first and last steps  {scores.losses[0]:.4f}", end="")
-    print(f"  {np.mean(scores.losses[-20:]):.4f}")
-    print("held-out clicks           model  by popularity  planted")
-    print(f"among the best scores     {scores.recall:.3f}", end="")
-    print(f"  {scores.popular_recall:.3f}          {scores.best_recall:.3f}")
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gin
 import numpy as np
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 
 import meshtf as mtf
-from examples.recommenders import dlrm
+from examples.recommenders import dlrm, train_dlrm
 from examples.recommenders.click_log import ClickLog
-from transformer.cli import command_line
 
 SIZES = (2000, 1000, 30, 10)
 LAYOUTS = {
@@ -83,9 +84,16 @@ def test_it_learns_the_planted_clicks():
     assert trained.best_log_loss < trained.log_loss < untrained.log_loss - 0.05
 
 
-def test_settings_of_gin_are_those_of_the_program():
-    params = ["train_dlrm.steps = 2", "train_dlrm.batch_size = 8"]
-    sizes = f"train_dlrm.sizes = {SIZES}"
-    command_line.configure([str(dlrm._GIN_FILE)], [*params, sizes])
-    assert len(dlrm.train().losses) == 2
+def test_the_program_prints_what_came_out(capsys):
+    params = [
+        "train_dlrm.steps = 2",
+        "train_dlrm.batch_size = 8",
+        f"train_dlrm.sizes = {SIZES}",
+    ]
+    flags.FLAGS.mark_as_parsed()
+    with flagsaver.flagsaver(gin_param=params):
+        train_dlrm.main(["train_dlrm"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert "area under curve" in lines[2]
     assert gin.query_parameter("Mesh.layout").startswith("batch:data; vocab:model")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gin
 import numpy as np
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 
 import meshtf as mtf
-from examples.recommenders import two_tower
+from examples.recommenders import train_two_tower, two_tower
 from examples.recommenders.click_history import ClickHistory
-from transformer.cli import command_line
 
 LAYOUTS = {
     "rows": {"layout": "batch:data; users:model; items:model; hidden:model"},
@@ -68,8 +69,12 @@ def test_recalls_of_the_planted_groups_are_those_of_counted_clicks():
     assert history.best_recall(10) == pytest.approx(is_likely.mean(), abs=0.02)
 
 
-def test_settings_of_gin_are_those_of_the_program():
+def test_the_program_prints_what_came_out(capsys):
     params = ["train_two_tower.steps = 2", "train_two_tower.batch_size = 8"]
-    command_line.configure([str(two_tower._GIN_FILE)], params)
-    assert len(two_tower.train().losses) == 2
+    flags.FLAGS.mark_as_parsed()
+    with flagsaver.flagsaver(gin_param=params):
+        train_two_tower.main(["train_two_tower"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert "by popularity" in lines[1]
     assert gin.query_parameter("Mesh.layout").startswith("batch:data; users:model")
