@@ -304,6 +304,30 @@ def test_names_and_first_values():
     assert ones.tables["a"].numpy().tolist() == [[1.0, 1.0]] * 4
 
 
+def test_tables_are_restored_onto_another_mesh_and_served(tmp_path):
+    trained = Model(OPTIMIZERS["adagrad"], **MESHES["rows"])
+    trained.run()
+    saved = {x.name: x for x in trained.embed.variables}
+    checkpoint = mtf.checkpoints.save(str(tmp_path / "run"), 2, saved)
+    mesh = mtf.Mesh("model:3", "d:model", seed=1)
+    embed = layers.EmbeddingTables(mesh, TABLES, FEATURES)
+    mtf.checkpoints.restore(checkpoint, {x.name: x for x in embed.variables})
+    ids = {name: batch(0)[0][name] for name in ("shown", "mean")}
+
+    @mtf.function(mesh=mesh, ids={name: NAMES[name] for name in ids})
+    def score(ids):
+        vectors = embed(ids)
+        return mtf.reduce_sum(vectors["shown"] * vectors["mean"], "d")
+
+    mtf.export_saved_model(score, ids, any_size="batch").save(str(tmp_path / "served"))
+    serve = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
+    (y,) = serve(**{f"ids_{name}": x[:3] for name, x in ids.items()}).values()
+    tables = {name: x.numpy() for name, x in trained.embed.tables.items()}
+    vectors = looked_up(tables, batch(0)[0], {})
+    expected = np.sum(vectors["shown"] * vectors["mean"], axis=1)
+    np.testing.assert_allclose(y.numpy(), expected[:3], rtol=1e-5, atol=1e-6)
+
+
 @pytest.fixture
 def embed():
     return layers.EmbeddingTables(mtf.Mesh(""), TABLES, FEATURES)
