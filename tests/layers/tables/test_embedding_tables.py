@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf import layers, optimizers
-from meshtf.partition import WriteStep
+from meshtf.partition import ReshardStep, WriteStep
 from tests.support.refusals import refuses
 
 ITEMS = 130  # not a multiple of four
@@ -234,6 +234,24 @@ def table_sized(model):
         for value in step.outputs
         if value.spec is not None
     )
+
+
+@pytest.mark.parametrize("out_of_range", ["error", "zeros", 4])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_devices_exchange_combined_vectors(combiner, out_of_range):
+    mesh = mtf.Mesh(**MESHES["rows"])
+    features = {"clicked": layers.Bag("items", "slot", combiner)}
+    embed = layers.EmbeddingTables(mesh, TABLES, features, None, out_of_range)
+
+    @mtf.function(mesh=mesh, ids="batch;slot")
+    def lookup(ids):
+        return embed({"clicked": ids})["clicked"] + 1.0  # takes complete sums
+
+    program = lookup.lower(np.zeros((4, 3), "int32")).program
+    reshards = [step for step in program.steps if isinstance(step, ReshardStep)]
+    (reshard,) = reshards
+    assert reshard.reshard.kind == "all_reduce"
+    assert reshard.src.spec.shape == mtf.Shape("batch:4;d:6")
 
 
 @pytest.mark.parametrize("mesh", ["one position", "rows", "live rows"])
