@@ -65,6 +65,7 @@ def checked_features(features: Any, shapes: dict[str, Shape]) -> dict[str, Bag]:
         as_text("features", name)
         if isinstance(feature, Bag):
             bag = feature
+            as_text("table", bag.table)
             if not as_text("dim", bag.dim):
                 refuse("dim", bag.dim, f"the dimension of the ids of feature {name!r}")
             as_choice(f"combiner of {name}", bag.combiner, get_args(Combiner))

@@ -34,6 +34,11 @@ ITEMS = {"items": "items:9;d:2"}
             ["combiner of shown", "'sum', 'mean', 'sqrtn', not the str 'avg'", HERE],
         ),
         (
+            {"features": {"shown": layers.Bag(["items"], "slot")}},
+            "ArgumentError",
+            ['"table" takes a string', HERE],
+        ),
+        (
             {"features": {"shown": layers.Bag("items", "")}},
             "ArgumentError",
             ["the dimension of the ids of feature 'shown'"],
