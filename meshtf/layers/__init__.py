@@ -59,11 +59,15 @@ from meshtf.layers.loss import (
 from meshtf.layers.norm import GroupNorm, LayerNorm, RMSNorm
 from meshtf.layers.repeat import Repeat
 from meshtf.layers.reversible import Reversible, clip_gradient
+from meshtf.layers.tables.embedding_tables import EmbeddingTables
+from meshtf.layers.tables.features import Bag
+from meshtf.layers.tables.ragged import pad_ragged
 from meshtf.ops.linear.correlation import correlation, rms
 from meshtf.unknown_name import unknown_name
 
 __all__ = [
     "AnnealedDropout",
+    "Bag",
     "BatchNorm",
     "BlockwiseAttention",
     "Cache",
@@ -75,6 +79,7 @@ __all__ = [
     "DenseProduct",
     "Dropout",
     "Embedding",
+    "EmbeddingTables",
     "FeedForward",
     "GroupNorm",
     "LayerNorm",
@@ -105,6 +110,7 @@ __all__ = [
     "mask_bias",
     "mean_squared_error",
     "multiplicative_jitter",
+    "pad_ragged",
     "padding_mask",
     "ring_attention",
     "rms",

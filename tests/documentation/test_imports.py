@@ -88,7 +88,7 @@ FOLDERS = {
         "spmd",
         "",
     ),
-    "meshtf/layers": ("", "attention", "attention/context_parallel"),
+    "meshtf/layers": ("", "attention", "attention/context_parallel", "tables"),
 }
 TRANSFORMER_FOLDERS = (
     "experts",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import tensorflow as tf
+
 import meshtf as mtf
 from tests.totality.calls import Call, Double, call, named, tensor
 
@@ -56,6 +58,7 @@ def constructors(t: SimpleNamespace) -> dict[str, Call]:
         "Dense": call(t.mesh, d, "e:4"),
         "DenseProduct": call(t.mesh, d, "e:4"),
         "Embedding": call(t.mesh, "vocab:8", d),
+        "EmbeddingTables": call(t.mesh, {"vocab": "vocab:8;d:6"}),
         "FeedForward": call(t.mesh, d, "e:4"),
         "GroupNorm": call(t.mesh, d, 2),
         "LayerNorm": call(t.mesh, d),
@@ -73,6 +76,7 @@ def called(t: SimpleNamespace) -> dict[str, Call]:
     context = mtf.rename(positions, "length", "kv_length")
     bias = _L.RelativeBias(t.mesh, "heads:2")
     dense = _L.Embedding(t.mesh, "vocab:8", "d:6")
+    tables = _L.EmbeddingTables(t.mesh, {"vocab": "vocab:8;d:6"})
     repeat = _L.Repeat(Double, "layers:2")
     window = (t.mesh, "h:3", "c:2", "o:2")
     return {
@@ -88,6 +92,7 @@ def called(t: SimpleNamespace) -> dict[str, Call]:
         "DenseProduct.__call__": call(t.x, on=_L.DenseProduct(t.mesh, "d:6", "e:4")),
         "Embedding.__call__": call(t.ids, on=dense),
         "Embedding.attend": call(t.x, on=dense),
+        "EmbeddingTables.__call__": call({"vocab": t.ids}, on=tables),
         "FeedForward.__call__": call(t.x, on=_L.FeedForward(t.mesh, "d:6", "e:4")),
         "GroupNorm.__call__": call(t.x, on=_L.GroupNorm(t.mesh, "d:6", 2)),
         "LayerNorm.__call__": call(t.x, on=_L.LayerNorm(t.mesh, "d:6")),
@@ -193,6 +198,7 @@ def functions(t: SimpleNamespace) -> dict[str, Call]:
         ),
         "mask_bias": call(t.truth),
         "padding_mask": call(ids),
+        "pad_ragged": call(tf.ragged.constant([[1], [2, 3]]), 2),
         "segment_mask": call(ids),
         "mean_squared_error": call(t.x, t.y),
         "sigmoid_cross_entropy": call(t.x, t.y),

@@ -45,6 +45,7 @@ RECORDS = {
     "Export",
     "Forecast",
     "SearchResult",
+    "layers.Bag",
     "layers.RotaryEmbedding",
     "layers.RotaryScaling",
     "layers.Cache",

@@ -22,6 +22,8 @@ for _configurable in (
     _OPTIMIZERS.AdamW,
     _OPTIMIZERS.LAMB,
     _OPTIMIZERS.Adafactor,
+    _OPTIMIZERS.Adagrad,
+    _OPTIMIZERS.FTRL,
     _OPTIMIZERS.warmup_cosine,
     _OPTIMIZERS.warmup_inverse_sqrt,
     _OPTIMIZERS.linear_warmup,

@@ -1,0 +1,1 @@
+"""Embedding tables of many features, for recommenders."""
