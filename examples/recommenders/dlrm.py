@@ -152,7 +152,7 @@ def train(
     sizes: tuple[int, ...] = TABLE_SIZES,
     seed: int = 0,
 ) -> Scores:
-    """Trains a model on generated clicks, and measures it on renamed.
+    """Trains a model on generated clicks, and measures it on others.
 
     Args:
       mesh: the mesh.
