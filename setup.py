@@ -26,7 +26,7 @@ EXTRAS = {
     # what others use for them, so that vocabularies and their ids are shared.
     "text": ["tokenizers>=0.20", "sentencepiece>=0.2"],
     # `examples.digits` and `examples.amoebanet` learn from the images that scikit-learn
-    # brings; no download.
+    # brings, without a download; it scores the predictions of `examples.recommenders`.
     "examples": ["scikit-learn>=1.5"],
     # `transformer.convert` reads and writes the files of other libraries' models.
     "convert": ["safetensors>=0.4.5"],
@@ -44,7 +44,7 @@ EXTRAS = {
         "setuptools>=70.1",  # builds the wheel whose contents a test looks at
         "jax>=0.6.2",  # the devices of the SPMD runtime
         "safetensors>=0.4.5",  # the files that transformer.convert reads and writes
-        "scikit-learn>=1.5",  # the images of examples.digits and .amoebanet
+        "scikit-learn>=1.5",  # the images of examples.digits and .amoebanet; AUC
         "tensorboard>=2.20",  # the events that the metrics write are read back
         "tokenizers>=0.20",  # vocabularies of word pieces
         "sentencepiece>=0.2",  # and of sentence pieces
