@@ -362,5 +362,6 @@ def shape_text(x: Tensor) -> str:
 
 def renamed_to(x: Tensor, names: Sequence[str]) -> Tensor:
     """Returns a tensor whose dimensions have other names, given in order."""
-    pairs = {a: b for a, b in zip(x.shape.names, names) if a != b}
-    return rename(x, pairs) if pairs else x
+    pairs = zip(x.shape.names, names)
+    changed = {a: b for a, b in pairs if a != b}
+    return rename(x, changed) if changed else x
