@@ -1,6 +1,6 @@
 """Steps that compute a half of what planned steps compute: see `halves`.
 
-half_step(step, halves, Half("batch", 0))
+half_of_compute(step, half_of_node(step.node, "batch"), Half("batch", 0), renamed)
 """
 
 from __future__ import annotations
