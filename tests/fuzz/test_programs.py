@@ -12,11 +12,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.fuzz import judging
+from tests.fuzz.models.strategies import CASES as TRAINING_CASES
 from tests.fuzz.program import Program
 from tests.fuzz.search import CASES, examine, smallest
 from tests.support.subprocesses import Apart
 
-# Of each strategy; of pipelines, which take longer, half as many.
+# Of each strategy; of pipelines, which take longer, half as many, and of training runs of models
+# a quarter.
 EXAMPLES = {"function": 40, "eager": 20, "jit": 8, "export": 8, "live": 8}
 SECONDS = 60  # in which a program that fails is made smaller
 
@@ -39,6 +41,8 @@ def test_drawn_programs_compute_what_tensorflow_does(case, apart):
 def examples_of(case: str) -> int:
     """Returns how many programs of a case are drawn."""
     strategy, mode = case.split()
+    if case in TRAINING_CASES:
+        return EXAMPLES[mode] // 4
     return EXAMPLES[mode] // (2 if strategy == "pipelines" else 1)
 
 
