@@ -5,8 +5,8 @@ variable -= sums by id of entries       # the rows that the program has looked u
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+import math
+from collections.abc import Set
 
 from meshtf.graph import apply_all
 from meshtf.ops.shapes.reshape import transpose
@@ -50,7 +50,7 @@ class RowUpdates:
             return False
         entries, ids, _ = sums.inputs
         dim, *rest = variable.shape.names
-        num_lookups = functools.reduce(int.__mul__, ids.shape, 1)
+        num_lookups = math.prod(ids.shape)
         has_rows = lowering.names_of(entry) == [dim, *rest]
         if not has_rows or num_lookups * MIN_ROWS_PER_LOOKUP > entry.shape[0]:
             return False
@@ -78,19 +78,25 @@ class RowUpdates:
         if sums is None or sums.kind != "UnsortedSegmentSum":
             return None
         checked = {
-            source
+            id(x.inputs[1])
             for x in self._program.nodes
-            if x.kind == "GatherV2" and x.inputs[0] is entry
-            for source in self._sources(x.inputs[1])
+            if x.kind == "GatherV2" and x.inputs[0] is entry and _reads_rows(x)
         }
-        return sums if checked.issuperset(self._sources(sums.inputs[1])) else None
+        return sums if self._is_checked(sums.inputs[1], checked) else None
 
-    def _sources(self, value: Value) -> Iterator[int]:
-        """Yields the identities of the values of which one has the elements."""
+    def _is_checked(self, value: Value, checked: Set[int]) -> bool:
+        """Returns whether all elements of a value are those of some values, by identity."""
+        if id(value) in checked:
+            return True
         node = self._makers.get(id(value))
         if node is None or node.kind not in _VIEWS:
-            yield id(value)
-            return
+            return False
         is_concat = node.kind == "ConcatV2"
-        for operand in node.inputs[:-1] if is_concat else node.inputs[:1]:
-            yield from self._sources(operand)
+        operands = node.inputs[:-1] if is_concat else node.inputs[:1]
+        return all(self._is_checked(x, checked) for x in operands)
+
+
+def _reads_rows(gather: Node) -> bool:
+    """Returns whether the ids of a gather are indices of its first dimension."""
+    axis = gather.inputs[2].constant
+    return axis is not None and int(axis) == 0
